@@ -82,10 +82,10 @@ def opened(text: str) -> int:
     return sum(map(int, re.findall(r"^tailwatch_requests_total\{[^}]*\} (\d+)$", text, re.MULTILINE)))
 
 
-SLOW = [pytest.param(damage, marks=pytest.mark.slow) for damage in (halved, stretched)]
+SLOW = [pytest.param(damage, marks=pytest.mark.slow) for damage in (halved, stretched, removed)]
 
 
-@pytest.mark.parametrize("damage", [truncated, overwritten, removed, *SLOW])
+@pytest.mark.parametrize("damage", [truncated, overwritten, *SLOW])
 def test_no_file_of_a_living_group_can_kill(tmp_path: Path, directory: Path, damage: Callable[[Path], None]) -> None:
     """Each file in the directory, of the living, a killed one and a retired one, while all of them are used."""
     (tmp_path / "api.py").write_text(API)

@@ -253,8 +253,16 @@ def check_rounds(found: dict[str, Any], kills: int, member: bool) -> None:
 MEMBER = "a member that lives"
 
 
-@pytest.mark.parametrize("merge", ["nobody", "those that are killed", MEMBER])
-@pytest.mark.parametrize("times", [1, pytest.param(5, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize(
+    "merge, times",
+    [
+        (MEMBER, 1),
+        *(
+            pytest.param(merge, 5, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
+            for merge in ("nobody", "those that are killed", MEMBER)
+        ),
+    ],
+)
 def test_kill_9_at_random_instants(run_script, merge: str, times: int) -> None:
     """Whoever was killed, while it joined, stamped, collected, merged or ended a request: the group's totals are what
     the clients received, up to the stamps in flight, and they never go backwards; whoever merges the dead."""

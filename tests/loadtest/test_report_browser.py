@@ -91,7 +91,7 @@ def test_tabs_keys_and_the_pointer_answer(running: Browser, tmp_path: Path) -> N
     assert tab.complaints() == []
 
 
-@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("width", [360, pytest.param(1200, marks=pytest.mark.slow)])
 def test_it_fits_a_phone_in_the_dark(running: Browser, tmp_path: Path, width: int) -> None:
     """Nothing sticks out sideways, in both colours, also where there is nothing to draw."""
     for number, run in enumerate((made_runs.stalled(cap=3), made_runs.empty())):

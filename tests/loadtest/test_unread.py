@@ -165,7 +165,12 @@ ENCODINGS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ENCODINGS)
+RARE = ("members", "raw", "zstd")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in RARE else name for name in ENCODINGS]
+)
 def test_a_compressed_stream_is_read(name: str) -> None:
     """As if it were not; a body that ends too early is an error."""
     encoding, compress = ENCODINGS[name]

@@ -139,6 +139,7 @@ def test_the_files_of_the_group_stand_in_the_reference(place: Place) -> None:
     assert [name for name in found if not any(re.fullmatch(row, name) for row in rows)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [command for command in RUN if STARTS.search(command)])
 def test_it_starts(place: Place, command: str, tmp_path: Path) -> None:
     """A server that listens, is watched, and ends when it is asked to."""

@@ -23,7 +23,9 @@ SERVERS = {"fastapi_server.py", "fast_sse.py", "three_process.py"}
 ENGINES = {"engine_only.py"}
 MODEL = os.environ.get("TAILWATCH_TEST_MODEL", "")  # of tests/servers/make_model.py
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in SERVERS | ENGINES)
-SLOW = {"router.py": pytest.param("router.py", marks=[pytest.mark.slow, pytest.mark.timeout(240)])}
+SLOW = {
+    name: pytest.param(name, marks=[pytest.mark.slow, pytest.mark.timeout(240)]) for name in ("router.py", "otel.py")
+}
 
 # router.py with a tenth of its times, smaller servers and fewer requests.
 ROUTER = """
@@ -63,6 +65,7 @@ def test_an_engine_without_its_server(tmp_path: Path) -> None:
     assert "1 000 tokens in this step" in why.stdout, why.stdout
 
 
+@pytest.mark.slow
 def test_the_router_learns_and_routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line a server, then a line a rule."""
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))

@@ -59,6 +59,7 @@ def test_the_blocks_are_those_that_the_script_writes() -> None:
     assert {name for _, name, _, _ in SHOWN} == {"repository", "server", "workers", "ended"}
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parametrize("page, scene, command, shown", FIXED, ids=[f"{block[0]}:{i}" for i, block in enumerate(FIXED)])
 def test_it_is_printed_today(page: str, scene: str, command: str, shown: str) -> None:
@@ -74,6 +75,7 @@ def server() -> Iterator[Any]:
         yield here
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parametrize("page, scene, command, shown", LIVE, ids=[f"{block[0]}:{i}" for i, block in enumerate(LIVE)])
 def test_its_form_is_that_of_today(page: str, scene: str, command: str, shown: str, request: Any) -> None:

@@ -201,7 +201,7 @@ def test_the_causes_of_the_selected_gap_are_listed(running: Browser, watched: An
     assert 99 < sum(places[-1]) <= 100.01
 
 
-@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("width", [360, pytest.param(1200, marks=pytest.mark.slow)])
 def test_many_models_have_rows_and_a_filter(running: Browser, watched: Any, width: int) -> None:
     """Three models on two routes: a row for each; a row or a list chooses, and latencies, gaps and totals follow."""
     served = watched(0)
