@@ -265,8 +265,8 @@ class Connection(asyncio.Protocol):
     def _read_to_its_end(self, exchange: Exchange) -> tuple[Ending, str]:
         """How an answer ended that is complete in HTTP."""
         decoder = self._decoder
-        if decoder is not None and decoder.error and 200 <= exchange.status < 300:
-            exchange.unread = f"{self._kind(exchange)}: {decoder.error}"
+        if decoder is not None and 200 <= exchange.status < 300 and (why := _unread(decoder)):
+            exchange.unread = f"{self._kind(exchange)}: {why}"
         if exchange.unread:
             missing = f" ({how_to_install('encodings')})" if self._encoding in ("br", "zstd") and not decoder else ""
             return Ending.FINISHED, f"its body cannot be read: {exchange.unread}{missing}"
@@ -310,3 +310,8 @@ class Connection(asyncio.Protocol):
         empty = exchange.generates and not exchange.messages
         if self._owner.keep or exchange.failed or empty or not 200 <= exchange.status < 300:
             exchange.head = self._answer.head
+
+
+def _unread(decoder: Decoder) -> str:
+    """Why a body that is complete in HTTP cannot be read. What is no brotli can look like the beginning of it."""
+    return decoder.error or ("" if decoder.whole or decoder.decoded else "none of it could be decoded")

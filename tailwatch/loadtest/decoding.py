@@ -21,19 +21,22 @@ class Decoder:
 
     Attributes:
         error: why it could not be read on; "" where it could.
+        decoded: bytes that it gave.
     """
 
-    __slots__ = ("_feed", "_over", "error")
+    __slots__ = ("_feed", "_over", "decoded", "error")
 
     def __init__(self, feed: Feed, over: Callable[[], bool]) -> None:
-        self._feed, self._over, self.error = feed, over, ""
+        self._feed, self._over, self.error, self.decoded = feed, over, "", 0
 
     def __call__(self, data: bytes) -> Iterator[bytes]:
         """The pieces that these bytes give, of at most 128 KiB. Raises nothing; after an error there are none."""
         if self.error:
             return
         try:
-            yield from self._feed(data)
+            for piece in self._feed(data):
+                self.decoded += len(piece)
+                yield piece
         except Exception as error:  # each library has its own
             self.error = str(error) or type(error).__name__
 

@@ -88,8 +88,19 @@ def sent(
         (TOKEN + DONE, "text/event-stream", "lzma", "text/event-stream, lzma"),
         (TOKEN + DONE, "text/event-stream", "gzip", "text/event-stream, gzip: "),
         (gzip.compress(TOKEN)[:-9] + b"\xff" * 40, "text/event-stream", "gzip", "text/event-stream, gzip: "),
+        *((TOKEN + DONE, "text/event-stream", other, f"text/event-stream, {other}: ") for other in ("br", "zstd")),
+        (b"l(~5&bw=cyah;[^`aUuMTOlF", "text/event-stream", "br", "text/event-stream, br: none of it"),
     ],
-    ids=["a page", "plain text", "an unknown encoding", "no gzip", "a broken one"],
+    ids=[
+        "a page",
+        "plain text",
+        "an unknown encoding",
+        "no gzip",
+        "a broken one",
+        "no br",
+        "no zstd",
+        "what could begin as br",
+    ],
 )
 def test_a_body_that_cannot_be_read_is_unmeasured(body: bytes, content_type: str, encoding: str, named: str) -> None:
     """Named with its type and encoding; no verdict on the SLO."""
