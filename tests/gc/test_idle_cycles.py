@@ -119,7 +119,7 @@ def test_a_list_that_all_hang_in(slicer: _hot.Slicer) -> None:
 def test_a_cycle_larger_than_a_slice(slicer: _hot.Slicer) -> None:
     """Whose parts refer back: it is left by slices that are too small for it, and dies in one that is not."""
     first = Node()
-    first.__dict__["parts"] = [{"back": first} for _ in range(3000)]
+    first.__dict__["parts"] = [[{"back": first} for _ in range(1000)] for _ in range(3)]
     gone = old([first])
     del first
     rounds(slicer, 2, SMALL)

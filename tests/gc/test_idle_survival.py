@@ -17,7 +17,7 @@ from tailwatch import _hot, snapshots
 
 from .slicing import SMALL, alive, begin, core, end, old, rounds
 
-WIDE = 16_000  # references of one object that a walk follows, as csrc/python/gc/cycle_detect.c has it
+WIDE = 1024  # references of one object that a walk follows, as csrc/python/gc/traverse.h has it
 REFCOUNT = ctypes.c_uint32 if sys.version_info >= (3, 12) else ctypes.c_ssize_t
 
 

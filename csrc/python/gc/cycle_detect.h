@@ -14,7 +14,7 @@
  * all of it that a cycle goes through, and was dead as it began, is found in it, whatever the living do meanwhile; but what
  * stands where a frozen object had died, and what that leads to, a short cycle leaves to the next. Left to a full
  * collection: a reference cycle of more objects than a chunk has, one that alone holds more than 16 000 others, and what is
- * held beyond the first 16 000 references of one object.
+ * held beyond the first 1 024 references of one object.
  *
  * No object is held (python/gc/idle_gc.h, References) but those that are put in order, until they are taken or other code
  * collects the whole heap.

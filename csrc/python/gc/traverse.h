@@ -4,7 +4,7 @@
 
 #include "python/gc/idle_gc.h"
 
-#define WIDE TW_PACE_MOST  /* references of one object that are followed */
+#define WIDE 1024  /* references of one object that are followed: 0.3 ms where each must be fetched from memory */
 
 /* The first references of an object, always the same: what it refers to beyond is held from outside, for all that is known.
  * So no object takes longer than a slice, however wide; one that is dead, and held by what stands beyond, is left to a
