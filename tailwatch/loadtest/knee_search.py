@@ -55,7 +55,7 @@ class KneeSearch:
             ceiling = self._ceiling(loop)
             shortest = max(self.limits.seconds, min(loop.seconds, self.limits.budget / 30))
             knee = search.find(
-                prober(self._schedule, self._probed, lambda result: self.told(_step(result))),
+                prober(self._schedule, self._probed, lambda result: self.told(_step(result)), ceiling.workers),
                 ceiling,
                 self.conditions.slo.attainment if self.conditions.slo is not None else 0.99,
                 objective=self.objective,

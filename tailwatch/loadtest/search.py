@@ -22,6 +22,7 @@ from tailwatch.loadtest.knee_fit import TOGETHER, KneeFit, expected_memory, fit,
 from tailwatch.loadtest.process import on_interrupt
 from tailwatch.loadtest.proportions import design_effect, fewest
 from tailwatch.loadtest.saturation_point import FAILS, HOLDS, Knee, SweepRow, rows_of, share_of
+from tailwatch.loadtest.service_gaps import rare_gaps
 from tailwatch.loadtest.trial import Probe, ProbeFunction, pooled
 
 OBJECTIVES = ("goodput", "throughput")
@@ -39,6 +40,7 @@ _FEWEST_MEMORIES = 60.0  # that a budget must have, to give an interval
 _MANY, _EARLY = 40.0, 0.6  # events, and of the resolution, from which a search ends before its budget
 _EVEN, _MANY_MISS = 4.0, 20.0  # design effect, and times the target's misses, of a cliff
 _FEWEST = 4  # long probes before the end
+_RARE_WIDER = 2  # times an interval that rare long gaps make too narrow
 _AMPLE = 1.7  # of the seconds that would prove a rate: a queue's memory is seen only roughly
 
 
@@ -246,6 +248,9 @@ class _Search:
             return "the later halves of its probes missed more than the earlier ones: the queue had not settled"
         if not found.enough:
             return f"its misses came in about {found.events:.0f} events, too few to tell how they scatter"
+        if (rare := self._rare_gaps()) is not None:
+            alike, times = rare
+            return f"it showed too few of its longest gaps between answers: {alike}, up to {times:.0f} times the mean"
         if found.rate > self.ceiling.high:
             return f"it lies above the closed loop's {self.ceiling.high:.4g}/s"
         if not self._lasting(found, _FEWEST_MEMORIES):
@@ -355,7 +360,7 @@ class _Search:
         if found is not None and self._resolved(found):
             return self._draft(found.rate, found.low, found.high, "fit")
         if found is not None and self._honest(found):
-            return self._draft(found.rate, found.low, found.high, "fit", self._why(found))
+            return self._draft(found.rate, *self._ends_of(found), "fit", self._why(found))
         low, high = self._bounds()
         held, failed = self._ends()
         if not self._measurable and held is not None and failed is not None and failed not in self.spoilt:
@@ -367,6 +372,14 @@ class _Search:
         """Whether its interval may be believed, narrow or not."""
         inside = found.rates[0] * 0.95 <= found.rate <= min(found.rates[1] * 1.05, self.ceiling.high)
         return found.enough and found.settled and self._lasting(found, _FEWEST_MEMORIES / 3) and inside
+
+    def _rare_gaps(self) -> tuple[int, float] | None:
+        gaps = [one.details["service_gaps"] for one in self._good() if "service_gaps" in one.details]
+        return rare_gaps(gaps)
+
+    def _ends_of(self, found: KneeFit) -> tuple[float, float]:
+        wider = 1 if self._rare_gaps() is None else _RARE_WIDER
+        return found.rate * (found.low / found.rate) ** wider, found.rate * (found.high / found.rate) ** wider
 
     def _lasting(self, found: KneeFit, memories: float) -> bool:
         """Whether the probes around it are so many times as long as the queue's memory."""

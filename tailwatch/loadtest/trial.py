@@ -18,6 +18,7 @@ from tailwatch.loadtest.proportions import RunWindow
 from tailwatch.loadtest.requests import NEVER, Requests
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Schedule
+from tailwatch.loadtest.service_gaps import service_gaps
 from tailwatch.loadtest.t_test import t_quantile
 from tailwatch.options.slo import BOUNDS, SLO
 
@@ -108,10 +109,13 @@ def pooled(probes: Iterable[Probe]) -> Probe:
 
 
 def prober(
-    schedule: Callable[[float, float, int], Schedule], measure: Measure, seen: Callable[[Result], None]
+    schedule: Callable[[float, float, int], Schedule],
+    measure: Measure,
+    seen: Callable[[Result], None],
+    workers: int = 1,
 ) -> ProbeFunction:
     """schedule(rate, seconds, number) → that of the number-th probe; measure → what a run of it found; seen: is shown
-    each."""
+    each. workers: requests in flight that keep the server busy."""
     number = 0
 
     def probe(rate: float, seconds: float, settle: float) -> Probe:
@@ -119,12 +123,12 @@ def prober(
         number += 1
         result = measure(schedule(rate, seconds, number))
         seen(result)
-        return probe_of(result, rate, settle)
+        return probe_of(result, rate, settle, workers)
 
     return probe
 
 
-def probe_of(result: Result, rate: float, settle: float = 0.0) -> Probe:
+def probe_of(result: Result, rate: float, settle: float = 0.0, workers: int = 1) -> Probe:
     """What a run says about its rate, once it has settled (seconds from its start); nothing where it is not valid: one
     whose cap bound, whose client did not keep the schedule, or that was interrupted did not offer that rate."""
     requests = result.requests
@@ -151,6 +155,7 @@ def probe_of(result: Result, rate: float, settle: float = 0.0) -> Probe:
             "ttft_p99": result.percentile("ttft", 99),
             "e2e_p99": result.percentile("e2e", 99),
             "largest_gap_p99": result.percentile("largest_gap", 99),
+            "service_gaps": service_gaps(requests, workers),
         },
         failed=failed,
     )

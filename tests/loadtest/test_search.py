@@ -61,6 +61,14 @@ def test_a_knee_is_found_at_the_defaults(proof: Any) -> None:
     assert row["median_error"] <= 0.02
 
 
+def test_where_few_requests_take_very_long_no_interval_is_resolved(proof: Any) -> None:
+    """A Pareto tail: this search saw too few of them, and its interval lay above the truth, "resolved"."""
+    case = next(case for case in proof.CASES if case.name == "M/G/1 Pareto")
+    knee, _ = proof.search(case, 13)
+    assert not knee.resolved and "longest gaps between answers" in knee.reason
+    assert proof.holds(case, knee)
+
+
 @pytest.mark.parametrize("seed", [3, 4])
 def test_a_known_queue_needs_110_replicas(
     proof: Any, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
