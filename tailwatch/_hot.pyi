@@ -175,6 +175,8 @@ class SchedulerSteps:
         none; of finish_requests the ids."""
     def answered(self) -> int:
         """Requests in steps recorded since the last call."""
+    def compiled(self, kernel: str, from_ns: int, to_ns: int, /) -> None:
+        """The engine compiled a kernel for its device, from one monotonic time to another; its steps waited for it."""
     def stop(self) -> None:
         """From now on those callables only hand on."""
 

@@ -27,6 +27,7 @@ typedef struct split {
     uint64_t k0, k1, request;
     uint64_t left;           /* of the excess */
     uint64_t device_ns;      /* beyond what is usual for such batches */
+    uint64_t compiled_ns;    /* of kernels, meanwhile */
     tw_parts *out;
 } split;
 
@@ -40,21 +41,28 @@ static void add(split *s, uint64_t ns, tw_delay_cause cause, tw_certainty certai
     tw_parts_add(s->out, &part);
 }
 
-/* ---- the request's own events ---- */
+/* ---- events: of the engine, and the request's own ---- */
 
 typedef struct own_events {
     bool preempted, queued;
     uint64_t queued_ns, scheduled_ns, preempted_ns;
 } own_events;
 
+static void add_compiled(split *s, const tw_step_event *event) {
+    const uint64_t ns = since(least(event->to_ns, s->k1), most(event->from_ns, s->k0));
+    s->compiled_ns += ns;
+    add(s, ns, TW_DELAY_JIT, TW_MEASURED, (uint32_t)event->detail | TW_NAME_IS_REQUEST, TW_DETAIL_NONE, 0);
+}
+
 /* Newest first, until those before k0. */
-static own_events find_events(const split *s) {
+static own_events find_events(split *s) {
     own_events own = {false, false, 0, 0, 0};
     tw_step_event event;
     const uint64_t head = tw_load_acquire(&s->ring->event_head);
-    for (uint64_t n = head; s->request != 0 && n > since(head, SPLIT_EVENTS); --n) {
+    for (uint64_t n = head; n > since(head, SPLIT_EVENTS); --n) {
         if (!tw_step_event_read(s->ring, n - 1, &event) || event.to_ns < s->k0) break;
-        if (event.request != s->request || event.from_ns > s->k1) continue;
+        if (event.what == TW_EVENT_COMPILED) add_compiled(s, &event);
+        if (event.request == 0 || event.request != s->request || event.from_ns > s->k1) continue;
         if (event.what == TW_EVENT_PREEMPTED || event.what == TW_EVENT_RESUMED) {
             own.preempted = true;
             own.preempted_ns = most(event.from_ns, s->k0);
@@ -168,7 +176,7 @@ static void add_steps(split *s, uint64_t first, uint64_t last) {
 
 bool tw_engine_split(const tw_step_ring *ring, const tw_host *host, uint64_t k0, uint64_t k1, uint64_t request,
                      uint64_t accounted_ns, tw_parts *out) {
-    split s = {ring, k0, k1, request, since(since(k1, k0), accounted_ns), 0, out};
+    split s = {ring, k0, k1, request, since(since(k1, k0), accounted_ns), 0, 0, out};
     uint64_t last;
     (void)host;
     if (!tw_engine_join(ring, k1, &last)) return false;
@@ -177,7 +185,7 @@ bool tw_engine_split(const tw_step_ring *ring, const tw_host *host, uint64_t k0,
     const own_events own = find_events(&s);
     add_own(&s, &own, last - first);
     add_steps(&s, first, last);
-    add(&s, s.device_ns, TW_DELAY_DEVICE, TW_ESTIMATED, 0, TW_DETAIL_NONE, 0);
+    add(&s, since(s.device_ns, s.compiled_ns), TW_DELAY_DEVICE, TW_ESTIMATED, 0, TW_DETAIL_NONE, 0);
     add(&s, s.left, TW_DELAY_UNEXPLAINED, TW_MEASURED, 0, TW_DETAIL_STEPS, last - first);
     return true;
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailwatch import _hot
 from tailwatch.integrations.engine_steps import named
+from tailwatch.integrations.kernel_compiles import KernelCompiles
 
 if TYPE_CHECKING:
     from tailwatch.integrations.engine_steps import Following, Part
@@ -37,6 +38,7 @@ class SchedulerHook:
         self._steps: _hot.SchedulerSteps | None = None
         self._scheduler: Callable[[], Any] = lambda: None
         self._replaced: list[_Replaced] = []
+        self._compiles = KernelCompiles(self._compiled, self._note_once)
 
     def follow(self, engine: Any, following: Following) -> None:
         """Called before each step. A process's first scheduler is followed while it exists. May raise what the
@@ -63,6 +65,7 @@ class SchedulerHook:
                 self._note_once(f"{kind} has no {part.name}: {part.without}")
             else:
                 self._stand_around(steps, part, method, reader, scheduler)
+        self._compiles.follow_loaded()
 
     def answered(self) -> int | None:
         """Requests of the batches that were answered since the last call; None: no scheduler is followed."""
@@ -73,7 +76,11 @@ class SchedulerHook:
         if self._steps is not None:
             self._steps.stop()
         self._steps, self._scheduler, self._noted = None, lambda: None, set()
-        return self._put_back()
+        return [*self._compiles.undo(), *self._put_back()]
+
+    def _compiled(self, kernel: str, from_ns: int, to_ns: int) -> None:
+        if self._steps is not None:
+            self._steps.compiled(kernel, from_ns, to_ns)
 
     def _put_back(self) -> list[str]:
         replaced, self._replaced = self._replaced, []

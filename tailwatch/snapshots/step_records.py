@@ -9,12 +9,13 @@ from tailwatch._cold import ffi, lib
 from tailwatch.snapshots.core_values import step_record_of
 from tailwatch.snapshots.model import StepRecord
 
-EVENTS = ("queued", "preempted", "resumed")
+EVENTS = ("queued", "preempted", "resumed", "compiled")
 
 
 @dataclass(frozen=True, slots=True)
 class StepEvent:
-    """What happened to a request of an engine: a kind of EVENTS, monotonic seconds. ``request``: the hash of its id."""
+    """What happened to a request of an engine, or in it: a kind of EVENTS, monotonic seconds. ``request``: the hash of
+    its id, 0 for none."""
 
     kind: str
     request: int

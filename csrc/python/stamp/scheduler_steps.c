@@ -313,6 +313,19 @@ static PyObject *steps_around(PyObject *op, PyObject *args) {
     return (PyObject *)around;
 }
 
+/* compiled(kernel, from_ns, to_ns) */
+static PyObject *steps_compiled(PyObject *op, PyObject *args) {
+    SchedulerStepsObject *self = (SchedulerStepsObject *)op;
+    const char *kernel;
+    Py_ssize_t len;
+    unsigned long long from_ns, to_ns;
+    if (!PyArg_ParseTuple(args, "s#KK", &kernel, &len, &from_ns, &to_ns)) return NULL;
+    if (!goes_on(self)) Py_RETURN_NONE;
+    tw_step_ring *ring = self->reader.ring;
+    tw_step_event_write(ring, TW_EVENT_COMPILED, 0, from_ns, to_ns, tw_request_name_write(ring, kernel, (size_t)len));
+    Py_RETURN_NONE;
+}
+
 static PyObject *steps_stop(PyObject *op, PyObject *unused) {
     (void)unused;
     ((SchedulerStepsObject *)op)->stopped = true;
@@ -362,6 +375,8 @@ static PyMethodDef steps_methods[] = {
     {"around", steps_around, METH_VARARGS,
      "around(what, method, view=None, /)\n--\n\nA callable that stands for a method of the scheduler."},
     {"answered", steps_answered, METH_NOARGS, "answered()\n--\n\nRequests in steps recorded since the last call."},
+    {"compiled", steps_compiled, METH_VARARGS,
+     "compiled(kernel, from_ns, to_ns, /)\n--\n\nThe engine compiled a kernel, from one monotonic ns to another."},
     {"stop", steps_stop, METH_NOARGS, "stop()\n--\n\nFrom now on the callables only hand on."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef steps_getters[] = {

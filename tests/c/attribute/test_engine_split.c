@@ -144,6 +144,22 @@ TW_TEST(a_pause_that_is_accounted_for_is_in_no_part) {
     TW_CHECK(tw_parts_sum(&parts) < 100);
 }
 
+TW_TEST(a_compilation_is_measured_and_not_the_device_s) {
+    const uint64_t before = warm();
+    const uint64_t began = now + 2 * MS, kernel = tw_request_name_write(ring, "attention_kernel", 16);
+    tw_step_event_write(ring, TW_EVENT_COMPILED, 0, began, began + 300 * MS, kernel);
+    const uint64_t key = write(longer(TW_PART_WAIT, 320 * MS));
+    const tw_parts parts = split_of(before, key, 1);
+    TW_CHECK_EQ(300 * MS, of(&parts, TW_DELAY_JIT));
+    TW_CHECK_EQ(TW_MEASURED, parts.part[0].certainty);
+    char name[64];
+    tw_engine_name_copy(ring, NULL, parts.part[0].name, name, sizeof name);
+    TW_CHECK_STR("attention_kernel", name);
+    TW_CHECK_NEAR(20e6, of(&parts, TW_DELAY_DEVICE), 1e6);
+    const tw_parts later = split_of(key, write(longer(TW_PART_WAIT, 20 * MS)), 1);
+    TW_CHECK_EQ(0, of(&later, TW_DELAY_JIT));
+}
+
 TW_TEST(a_preempted_request_is_late_by_its_whole_absence) {
     const uint64_t before = warm(), victim = tw_request_hash("victim", 6);
     tw_step_event_write(ring, TW_EVENT_PREEMPTED, victim, now + 1, now + 1, 0);
@@ -250,7 +266,7 @@ TW_TEST(the_parts_of_any_wait_sum_to_its_excess) {
     uint64_t seed = 7, key[KEYS];
     for (int round = 0; round < 400; ++round) {
         for (int i = 0; i < KEYS; ++i) {
-            const tw_step_event_kind kind = (tw_step_event_kind)tw_test_random_below(&seed, 3);
+            const tw_step_event_kind kind = (tw_step_event_kind)tw_test_random_below(&seed, 4);
             if (tw_test_random_below(&seed, 12) == 0)
                 tw_step_event_write(ring, kind, 1 + tw_test_random_below(&seed, 3),
                                     now - tw_test_random_below(&seed, 100 * MS), now, 0);

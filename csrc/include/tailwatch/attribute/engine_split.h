@@ -5,8 +5,9 @@
  *
  * In this order, each at most what the ones before it leave, so that the parts never exceed the excess:
  *
- *     measured   preempted, queued and own prefill (events of the request); whole steps of prefill alone before its
- *                own; parts of a step on the host beyond their medians (engine_host, its name: the part)
+ *     measured   jit (kernels that were compiled, their names); preempted, queued and own prefill (events of the
+ *                request); whole steps of prefill alone before its own; parts of a step on the host beyond their
+ *                medians (engine_host, its name: the part)
  *     estimated  prefill and recompute of others, graph miss: what the model of step time gives for them
  *     the rest   device, as far as the device took longer than is usual for such a batch; else unexplained
  *
@@ -28,7 +29,7 @@ TW_BEGIN_C
 #define TW_SPLIT_STEPS 1024 /* steps between two tokens that are looked at; those before them are unexplained */
 
 /* What tw_part.name is, of a part made here: with one of these bits it is no number of the name table. */
-#define TW_NAME_IS_REQUEST UINT32_C(0x80000000)   /* of a request that prefills: number of tw_request_name_copy() */
+#define TW_NAME_IS_REQUEST UINT32_C(0x80000000)   /* of a request that prefills, a kernel: number of tw_request_name_copy() */
 #define TW_NAME_IS_STEP_PART UINT32_C(0x40000000) /* tw_step_part: so that those of engine_host stay apart */
 
 /* Copies the name of a part, of whichever kind, at most size bytes with its NUL. host, ring: of the process it is of. */

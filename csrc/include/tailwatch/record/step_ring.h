@@ -63,7 +63,8 @@ typedef struct tw_step_record {
 typedef enum tw_step_event_kind {
     TW_EVENT_QUEUED,         /* a request waited for its first step */
     TW_EVENT_PREEMPTED,      /* at from_ns a request lost its place */
-    TW_EVENT_RESUMED         /* at from_ns a preempted request was scheduled again */
+    TW_EVENT_RESUMED,        /* at from_ns a preempted request was scheduled again */
+    TW_EVENT_COMPILED        /* the engine compiled a kernel for its device; it belongs to no request */
 } tw_step_event_kind;
 
 typedef struct tw_step_event {
@@ -71,7 +72,7 @@ typedef struct tw_step_event {
     uint64_t request;        /* tw_request_hash() of its id; 0: the engine */
     uint64_t from_ns, to_ns; /* events are ordered by to_ns */
     uint64_t what;           /* tw_step_event_kind */
-    uint64_t detail;         /* QUEUED: requests that waited as well */
+    uint64_t detail;         /* QUEUED: requests that waited as well. COMPILED: name of the kernel, tw_request_name_copy() */
 } tw_step_event;
 
 typedef struct tw_request_name {
@@ -108,7 +109,7 @@ void tw_step_write(tw_step_ring *ring, const tw_step_record *step);
 void tw_step_event_write(tw_step_ring *ring, tw_step_event_kind kind, uint64_t request, uint64_t from_ns,
                          uint64_t to_ns, uint64_t detail);
 
-/* The number of a request's id, cut to 55 bytes; that of the last one if it is the same. */
+/* The number of a request's id, or of a kernel's name, cut to 55 bytes; that of the last one if it is the same. */
 uint32_t tw_request_name_write(tw_step_ring *ring, const char *id, size_t len);
 
 /* ---- Readers ---- */
