@@ -64,7 +64,7 @@ async def _run(job: Job, server: Child, port: int, progress: Progress) -> Measur
     ttft, token = (round(1e9 * (seconds or 0.0)) for seconds in (job.slo.deadlines if job.slo else (None, None)))
     pool = StampPool(port, (ttft, token))
     run = LoadRun(job, pool)
-    beside = (Live(run, progress.due, progress.tell).watch(), _stop_with(server, run))
+    beside = (Live(run, progress.due, progress.show).watch(), _stop_with(server, run))
     tasks = [asyncio.ensure_future(watching) for watching in beside]
     try:
         result = await run.go()

@@ -64,9 +64,9 @@ def measure(
 def _calibrate(steps: Steps, seed: int, objects: int) -> float:
     """Requests per second that a server of its own, without tailwatch, finishes when its batch is always full."""
     with Child(SERVER) as server:
-        steps.tell("calibration: starting a server")
+        steps.show("calibration: starting a server")
         ready = server.ask({"seed": seed, "objects": objects, "arm": None})
-        steps.tell("calibration: measuring its capacity")
+        steps.show("calibration: measuring its capacity")
         workers = ready["batch"] + 8
         schedule = traffic.closed_loop(settings.CALIBRATION_REQUESTS, seed)
         job = Job(schedule, traffic.request, workers=workers, seconds=settings.CALIBRATION_SECONDS, drain=DRAIN)
@@ -78,21 +78,21 @@ def _calibrate(steps: Steps, seed: int, objects: int) -> float:
 
 def _run_arm(steps: Steps, arm: str, schedule: Schedule, slo: SLO, seed: int, objects: int) -> dict[str, Any]:
     with Child(SERVER) as server:
-        steps.tell(f"gc='{arm}': starting a server")
+        steps.show(f"gc='{arm}': starting a server")
         ready = server.ask({"seed": seed, "objects": objects, "arm": arm, "slo": slo.text})
-        steps.tell(f"gc='{arm}': warm-up")
+        steps.show(f"gc='{arm}': warm-up")
         few = traffic.closed_loop(settings.WARM_UP_REQUESTS, seed + 1)
         warm_up = Job(few, traffic.request, workers=settings.WARM_UP_CONCURRENCY, drain=DRAIN)
         client.measure(warm_up, server, ready["port"])
         server.ask({"do": "mark"})
         before = machine.CPUTime.now()
-        steps.tell(f"gc='{arm}': measuring")
+        steps.show(f"gc='{arm}': measuring")
         found = client.measure(Job(schedule, traffic.request, slo, drain=DRAIN, name=arm), server, ready["port"])
-        told = server.ask({"do": "finish"})
-    pauses = told.pop("pauses")
+        recorded = server.ask({"do": "finish"})
+    pauses = recorded.pop("pauses")
     return {
         "client": summarize(found.result),
-        "server": told | {"objects": ready["objects"]},
+        "server": recorded | {"objects": ready["objects"]},
         "timeline": timeline(found.stamps, found.start_ns, pauses, seed),
-        "cores_of_others": before.cores_of_others(told["cpu_seconds"]),
+        "cores_of_others": before.cores_of_others(recorded["cpu_seconds"]),
     }

@@ -138,5 +138,5 @@ class Child:
                 how = "closed its pipe"
         self._stderr.seek(0)
         tail = self._stderr.read().decode(errors="replace").splitlines()[-STDERR_LINES:]
-        said = "\n".join(f"    {line}" for line in tail) or "    (nothing)"
-        return ChildError(f"the demo's {self.name} process {how}; the end of its stderr:\n{said}")
+        shown = "\n".join(f"    {line}" for line in tail) or "    (nothing)"
+        return ChildError(f"the demo's {self.name} process {how}; the end of its stderr:\n{shown}")

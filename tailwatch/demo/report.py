@@ -93,18 +93,18 @@ def _miss_share(client: Report) -> float:
 
 
 def _add_server(rows: _Rows, servers: list[Report]) -> None:
-    told = [server["tailwatch"] for server in servers]
+    windows = [server["tailwatch"] for server in servers]
     for name, key in (
         ("ITL p99", "itl_p99"),
         ("ITL p99 without GC", "itl_without_gc_p99"),
         ("ITL max", "itl_max"),
         ("ITL max without GC", "itl_without_gc_max"),
     ):
-        rows.count(name, [ms(arm[key]) for arm in told])
+        rows.count(name, [ms(arm[key]) for arm in windows])
     rows.count("collections 0/1/2", ["/".join(str(count) for count in server["collections"]) for server in servers])
     for name, key in (("paused by GC, s", "paused"), ("delay by GC, stream s", "delay")):
-        rows.add(name, [sum(arm[key].values()) for arm in told], "{:.2f}".format)
-    longest = [max((value or 0.0 for value in arm["longest"].values()), default=0.0) for arm in told]
+        rows.add(name, [sum(arm[key].values()) for arm in windows], "{:.2f}".format)
+    longest = [max((value or 0.0 for value in arm["longest"].values()), default=0.0) for arm in windows]
     rows.add("longest pause", list(longest), ms)
 
 

@@ -151,7 +151,7 @@ class MeasuredWindow:
             "collected": [now["collected"] - then["collected"] for now, then in zip(stats, self._stats, strict=True)],
         }
         if self._snapshot is not None:
-            line["tailwatch"] = _told(_snapshot() - self._snapshot)
+            line["tailwatch"] = _numbers_of(_snapshot() - self._snapshot)
         if self._pauses is not None:
             line["pauses"] = self._pauses.finish()
         return line
@@ -199,7 +199,7 @@ def _snapshot() -> Any:
     return tailwatch.snapshot()
 
 
-def _told(window: Any) -> Line:
+def _numbers_of(window: Any) -> Line:
     """The numbers the table needs, and the sentence; all of the snapshot beside them."""
     import tailwatch
     from tailwatch.diagnose import rules

@@ -31,10 +31,10 @@ def measure(slo: SLO, seed: int, names: Sequence[str] = NAMES, rounds: int = ROU
     """Plants them under load. Seconds; of each plant its tokens, the sums of their causes, and the share explained."""
     steps = Steps()
     with Child(SERVER) as server:
-        steps.tell("stalls: starting a server")
+        steps.show("stalls: starting a server")
         ready = server.ask({"seed": seed, "objects": OBJECTS, "arm": "observe", "slo": slo.text})
         server.ask({"do": "plant", "plants": list(names), "rounds": rounds})
-        steps.tell(f"stalls: planting {len(names)} kinds, {rounds} of each")
+        steps.show(f"stalls: planting {len(names)} kinds, {rounds} of each")
         seconds = 2 + rounds * len(names) * (BEFORE_SECONDS + LENGTH + AFTER_SECONDS + 0.1)
         schedule = traffic.closed_loop(REQUESTS, seed)
         client.measure(Job(schedule, traffic.request, workers=WORKERS, seconds=seconds), server, ready["port"])

@@ -101,7 +101,7 @@ def order(variants: int, pair: int) -> list[int]:
     return shifted[::-1] if pair % 2 else shifted
 
 
-def ablate(plan: AblationPlan, run: RunOne, tell: Callable[[str], None] = lambda sentence: None) -> Iterator[Found]:
+def ablate(plan: AblationPlan, run: RunOne, show: Callable[[str], None] = lambda sentence: None) -> Iterator[Found]:
     """Runs it, and yields what is found, always the same object, after each pair. A pair with a run that may not be
     believed is repeated, with a schedule of its own, three times in all; its runs are kept and left out by the
     comparison.
@@ -111,7 +111,7 @@ def ablate(plan: AblationPlan, run: RunOne, tell: Callable[[str], None] = lambda
     found, pair = Found(plan, {arm.name: [] for arm in plan.arms}), 0
     while found.whole < plan.pairs and pair < plan.pairs + SPARE:
         made = []
-        for name, result in _pair(plan, run, pair, tell):
+        for name, result in _pair(plan, run, pair, show):
             found.runs[name].append(result)
             made.append(result)
             found.interrupted = result.interrupted
@@ -122,22 +122,22 @@ def ablate(plan: AblationPlan, run: RunOne, tell: Callable[[str], None] = lambda
         yield found
 
 
-def _pair(plan: AblationPlan, run: RunOne, pair: int, tell: Callable[[str], None]) -> Iterator[tuple[str, Result]]:
+def _pair(plan: AblationPlan, run: RunOne, pair: int, show: Callable[[str], None]) -> Iterator[tuple[str, Result]]:
     arms = plan.arms
     for load in plan.loads:
         for i in order(len(arms), pair):
             result = run(arms[i], load, pair)
             result.name, result.settings = arms[i].name, {**result.settings, PAIR: pair}
-            tell(_said(result, load, pair, plan.pairs))
+            show(_run_sentence(result, load, pair, plan.pairs))
             yield arms[i].name, result
             if result.interrupted:
                 return
 
 
-def _said(result: Result, load: str, pair: int, pairs: int) -> str:
+def _run_sentence(result: Result, load: str, pair: int, pairs: int) -> str:
     p99 = result.quantile("ttft", 99)
     seen = "no answer" if p99 is None else f"ttft p99 {'≥' * p99.censored}{p99.seconds * 1e3:.4g} ms"
-    told = [] if result.valid else [result.validity.verdict, *result.validity.reasons[-1:]]
-    doubt = f" ({'; '.join(told)})" if told else ""
+    reasons = [] if result.valid else [result.validity.verdict, *result.validity.reasons[-1:]]
+    doubt = f" ({'; '.join(reasons)})" if reasons else ""
     place = f"pair {pair + 1}" + (f" of {pairs}" if pair < pairs else ", for one that may not be believed")
     return f"{place}, {result.name}{load and ', ' + load}: {seen}{doubt}"

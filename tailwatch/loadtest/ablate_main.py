@@ -118,8 +118,8 @@ def main(parsed: argparse.Namespace) -> int:
     if parsed.out is not None:
         options.check_directory("-o", parsed.out)
     for note in bench.workload.notes:
-        steps.tell(note)
-    steps.tell(f"{plan.runs} runs, each in a fresh server")
+        steps.show(note)
+    steps.show(f"{plan.runs} runs, each in a fresh server")
     return _run(parsed, plan, bench, measures, steps)
 
 
@@ -132,7 +132,7 @@ def _run(parsed: argparse.Namespace, plan: AblationPlan, bench: _Bench, measures
     found: Found | None = None
     interrupted, why = False, ""
     try:
-        for found in ablate(plan, bench.run, steps.tell):
+        for found in ablate(plan, bench.run, steps.show):
             if parsed.out is not None:
                 found.save(parsed.out)
     except KeyboardInterrupt:

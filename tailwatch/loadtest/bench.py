@@ -15,7 +15,7 @@ from tailwatch.loadtest.lengths import Lengths
 from tailwatch.loadtest.processes import run_in
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Schedule
-from tailwatch.loadtest.session import Due, Setup, Tell
+from tailwatch.loadtest.session import Due, Setup, Show
 from tailwatch.loadtest.workload import Workload
 from tailwatch.options.slo import SLO, real
 
@@ -103,7 +103,7 @@ def run_workload(
     schedule: Schedule | None = None,
     *,
     due: Due | None = None,
-    tell: Tell | None = None,
+    show: Show | None = None,
     interruptible: bool = False,
 ) -> Result:
     """Sends a workload, or one schedule of it, once. due, tell: for a display of its progress. interruptible: Ctrl-C
@@ -115,7 +115,7 @@ def run_workload(
     busy = min(conditions.processes, len(schedule), conditions.workers or conditions.in_flight)
     conditions = replace(conditions, processes=busy)  # one without a request, or without a place for one, has no part
     setup = setup_of(workload, conditions)
-    result = run_in(busy, setup, schedule, due=due, tell=tell, interruptible=interruptible)
+    result = run_in(busy, setup, schedule, due=due, show=show, interruptible=interruptible)
     secrets = workload.endpoint.secrets
     result.examples = {
         name: [hidden(text, secrets)[:EXAMPLE] for text in texts] for name, texts in result.examples.items()

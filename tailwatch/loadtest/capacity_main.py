@@ -69,8 +69,8 @@ def main(parsed: argparse.Namespace) -> int:
         )
     lines, data = [], dict[str, Any]()
     if parsed.expect is not None:
-        found, said = _sized(_knee(parsed.knee), parsed.expect, parsed.capacity)
-        lines += said
+        found, sentences = _sized(_knee(parsed.knee), parsed.expect, parsed.capacity)
+        lines += sentences
         data["fleet"] = {name: getattr(found, name) for name in Fleet.__slots__}
         data["fleet"]["one_down"] = found.one_down if found.replicas > 1 else None
     if parsed.fanout is not None:
@@ -245,10 +245,10 @@ def fanout_times(path: Path, metric: str, parts: int) -> list[Time]:
 
 def time_lines(times: list[Time], metric: str, parts: int) -> list[str]:
     """The same in words."""
-    said = ", ".join(
+    quantiles = ", ".join(
         f"p{time.share * 100:g} {'' if time.reached else 'at least '}{time.seconds * 1e3:.4g} ms" for time in times
     )
-    lines = [f"{metric} of a request that waits for {parts} of these: {said}"]
+    lines = [f"{metric} of a request that waits for {parts} of these: {quantiles}"]
     if not all(time.reached for time in times):
         lines.append("at least: too few parts were measured for the exact value; run longer")
     return lines

@@ -240,8 +240,8 @@ def _dropped(cell: _Cell, names: tuple[str, str]) -> list[str]:
     """What a lower bound on one side says about the change: a bound as well; on both sides nothing."""
     one, two = cell.censored
     who = [f"{n} runs of {name}" for n, name in zip(cell.censored, names, strict=True) if n]
-    said = "the change is not known" if one and two else f"the change is {'at most' if one else 'at least'} this"
-    return [f"a lower bound in {' and '.join(who)}, where too many requests got none: {said}"]
+    change = "the change is not known" if one and two else f"the change is {'at most' if one else 'at least'} this"
+    return [f"a lower bound in {' and '.join(who)}, where too many requests got none: {change}"]
 
 
 def _verdict(cell: _Cell, found: Difference, adjusted: float, least: float | None) -> tuple[str, list[str]]:

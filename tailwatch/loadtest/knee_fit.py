@@ -78,14 +78,14 @@ def fit(probes: Sequence[Probe], target_misses: float, ceiling: float) -> KneeFi
         if not lines:
             return None
         line = max(lines, key=lambda one: one.weight).line
-        near = [one for one in probes if _tells(line, one.rate, target_misses)]
+        near = [one for one in probes if _is_near(line, one.rate, target_misses)]
         if near == used or len({one.rate for one in near}) < 2:
             break
         used = near
     return _described(used, line, target_misses, ceiling) if line is not None else None
 
 
-def _tells(line: Line, rate: float, target: float) -> bool:
+def _is_near(line: Line, rate: float, target: float) -> bool:
     """Not where hardly one is in time, nor so far off that the line need not be straight."""
     knee = line.middle * math.exp((math.log(target / (1 - target)) - line.level) / line.rise)
     return abs(rate / knee - 1) < APART and line.share(rate) <= min(0.6, target * AROUND)

@@ -36,7 +36,7 @@ class KneeSearch:
     conditions: Conditions
     limits: Limits
     objective: str = "goodput"
-    told: Callable[[str], None] = lambda _: None
+    show: Callable[[str], None] = lambda _: None
     run: Run = _real
     clock: Callable[[], float] = time.monotonic
     interrupted: bool = False
@@ -55,7 +55,7 @@ class KneeSearch:
             ceiling = self._ceiling(loop)
             shortest = max(self.limits.seconds, min(loop.seconds, self.limits.budget / 30))
             knee = search.find(
-                prober(self._schedule, self._probed, lambda result: self.told(_step(result)), ceiling.workers),
+                prober(self._schedule, self._probed, lambda result: self.show(_step(result)), ceiling.workers),
                 ceiling,
                 self.conditions.slo.attainment if self.conditions.slo is not None else 0.99,
                 objective=self.objective,
@@ -98,7 +98,7 @@ class KneeSearch:
             if self._left() <= 0:
                 return 0.0  # no gain: the end of the climb
             rates[workers] = rate = loop.rate(workers, lambda seconds: self._closed(workers, seconds))
-            self.told(f"closed loop, {workers} workers: {rate:.4g}/s")
+            self.show(f"closed loop, {workers} workers: {rate:.4g}/s")
             return rate
 
         try:
@@ -120,7 +120,7 @@ class KneeSearch:
         rate, high = steady_interval(self._closed(workers, seconds), workers)
         if rate <= 0:
             return found
-        self.told(f"closed loop, {workers} workers for {seconds:.0f} s: {rate:.4g}/s, at most {high:.4g}/s")
+        self.show(f"closed loop, {workers} workers for {seconds:.0f} s: {rate:.4g}/s, at most {high:.4g}/s")
         return replace(found, rate=rate, high=high)
 
     def _closed(self, workers: int, seconds: float) -> Result:

@@ -17,8 +17,8 @@ LATELY = 2.0  # seconds that "lately" means
 class Live:
     """Looks at a run. due: whether it is time for a look, by the seconds that have passed; tell: gets what was seen."""
 
-    def __init__(self, run: LoadRun, due: Callable[[float], bool], tell: Callable[[Now], None]) -> None:
-        self._run, self._due, self._tell = run, due, tell
+    def __init__(self, run: LoadRun, due: Callable[[float], bool], show: Callable[[Now], None]) -> None:
+        self._run, self._due, self._show = run, due, show
         self._past: deque[tuple[float, int, int]] = deque()
 
     async def watch(self) -> None:
@@ -27,7 +27,7 @@ class Live:
             await asyncio.sleep(LOOK)
             elapsed = self._run.elapsed
             if elapsed > 0 and self._due(elapsed):
-                self._tell(self.look(elapsed))
+                self._show(self.look(elapsed))
 
     def look(self, elapsed: float) -> Now:
         """The state of the run now."""

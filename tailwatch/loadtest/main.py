@@ -257,7 +257,7 @@ def _schedule(parsed: argparse.Namespace, workload: Workload, conditions: Condit
 def _once(parsed: argparse.Namespace, workload: Workload, conditions: Conditions, schedule: Schedule) -> Result:
     planned = None if conditions.workers else len(schedule)
     with Progress(schedule.duration or None, planned, quiet=parsed.quiet) as progress:
-        return run_workload(workload, conditions, schedule, due=progress.due, tell=progress.tell, interruptible=True)
+        return run_workload(workload, conditions, schedule, due=progress.due, show=progress.show, interruptible=True)
 
 
 def _fine(result: Result) -> bool:
@@ -306,7 +306,7 @@ def budget_of(text: str | None) -> float:
 
 
 def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions, limits: search.Limits) -> int:
-    going = KneeSearch(workload, conditions, limits, parsed.find, Steps(quiet=parsed.quiet).tell)
+    going = KneeSearch(workload, conditions, limits, parsed.find, Steps(quiet=parsed.quiet).show)
     print(f"searching for at most {text.duration(limits.budget)} (--budget)", file=sys.stderr, flush=True)
     knee = going.find()
     with on_interrupt(lambda: None):

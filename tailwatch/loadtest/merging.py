@@ -160,16 +160,16 @@ def _rows(parts: Sequence[Result]) -> Requests | None:
 
 def _fluidity(parts: Sequence[Result], rows: Requests | None) -> float | None:
     """Of all deadlines; where they are not known one by one, by tokens."""
-    told = [(part.fluidity, part.tokens) for part in parts if part.fluidity is not None]
-    if rows is not None and told:
+    known = [(part.fluidity, part.tokens) for part in parts if part.fluidity is not None]
+    if rows is not None and known:
         return sum(rows.met) / max(1, sum(rows.due))
-    weight = sum(tokens for _, tokens in told)
-    return sum(share * tokens for share, tokens in told) / weight if weight else None
+    weight = sum(tokens for _, tokens in known)
+    return sum(share * tokens for share, tokens in known) / weight if weight else None
 
 
 def _idle(parts: Sequence[Result]) -> float | None:
-    told = [part.idle for part in parts if part.idle is not None]
-    return sum(told) if told else None
+    known = [part.idle for part in parts if part.idle is not None]
+    return sum(known) if known else None
 
 
 def _schedules(all_of: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

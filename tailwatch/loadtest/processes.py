@@ -29,10 +29,10 @@ from tailwatch.loadtest.process import grow_in_place, on_interrupt
 from tailwatch.loadtest.report.progress import Now
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Schedule
-from tailwatch.loadtest.session import Due, Setup, Tell, in_loop, measure, run_here
+from tailwatch.loadtest.session import Due, Setup, Show, in_loop, measure, run_here
 
 LEAD = 0.1  # seconds from "all are ready" to the start
-TELL = 0.5  # seconds between two looks of a child
+LOOK_SECONDS = 0.5  # seconds between two looks of a child
 _CODE = "import sys; sys.path[:] = [p for p in sys.path if p]; from tailwatch.loadtest.processes import child; child()"
 
 
@@ -42,7 +42,7 @@ def run_in(
     schedule: Schedule,
     *,
     due: Due | None = None,
-    tell: Tell | None = None,
+    show: Show | None = None,
     interruptible: bool = False,
 ) -> Result:
     """Runs a load in so many processes; in this one where it is one. Ctrl-C as in `run_here`.
@@ -51,12 +51,12 @@ def run_in(
         TailwatchError: a child died; the message has its last words.
     """
     if processes == 1:
-        return run_here(setup, schedule, due=due, tell=tell, interruptible=interruptible)
+        return run_here(setup, schedule, due=due, show=show, interruptible=interruptible)
     children = [_Child(i) for i in range(processes)]
     try:
         for i, child in enumerate(children):
             child.put((_part(setup, i, processes), schedule.part(i, processes)))
-        parts = _interruptibly(children, interruptible, lambda: _collect(children, due, tell))
+        parts = _interruptibly(children, interruptible, lambda: _collect(children, due, show))
         return _whole(parts, schedule)
     finally:
         for child in children:
@@ -84,7 +84,7 @@ class _Child:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.said: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._process = subprocess.Popen(
             [sys.executable, "-c", _CODE],
             stdin=subprocess.PIPE,
@@ -108,7 +108,7 @@ class _Child:
         Raises:
             TailwatchError: it is dead.
         """
-        what, value = self.said.get(timeout=timeout)
+        what, value = self.messages.get(timeout=timeout)
         if what == "gone":
             raise TailwatchError(f"client process {self.number} ended: {value}")
         return what, value
@@ -138,13 +138,13 @@ class _Child:
         assert process.stdout is not None and process.stderr is not None
         try:
             while True:
-                self.said.put(pickle.load(process.stdout))
+                self.messages.put(pickle.load(process.stdout))
         except (EOFError, OSError, pickle.UnpicklingError):
             words = process.stderr.read().decode("utf-8", "replace").strip().splitlines()
-            self.said.put(("gone", words[-1] if words else "without a word"))
+            self.messages.put(("gone", words[-1] if words else "without a word"))
 
 
-def _collect(children: list[_Child], due: Due | None, tell: Tell | None) -> list[Result]:
+def _collect(children: list[_Child], due: Due | None, show: Show | None) -> list[Result]:
     for child in children:
         what, _ = child.get()
         assert what == "ready"
@@ -161,8 +161,8 @@ def _collect(children: list[_Child], due: Due | None, tell: Tell | None) -> list
                 what, value = child.get(timeout=0.05)
                 (found if what == "result" else seen)[child.number] = value
         elapsed = (time.monotonic_ns() - start) / 1e9
-        if due is not None and tell is not None and seen and due(elapsed):
-            tell(together(list(seen.values())))
+        if due is not None and show is not None and seen and due(elapsed):
+            show(together(list(seen.values())))
     return [found[child.number] for child in children]
 
 
@@ -193,25 +193,25 @@ def child() -> None:
     os.dup2(2, 1)  # whatever is printed is no pickle
     inward = sys.stdin.buffer
     setup, schedule = pickle.load(inward)
-    say = _Speaker(out)
+    send = _MessageWriter(out)
 
     async def begin(run: LoadRun) -> int:
         loop = asyncio.get_running_loop()
-        say("ready", None)
+        send("ready", None)
         start = int(await loop.run_in_executor(None, pickle.load, inward))
         threading.Thread(target=_orphaned, args=(inward,), daemon=True).start()
         return start
 
-    every = _Every(TELL)
+    every = _Every(LOOK_SECONDS)
     result = in_loop(
-        lambda: measure(setup, schedule, due=every, tell=lambda now: say("now", now), interruptible=True, begin=begin)
+        lambda: measure(setup, schedule, due=every, show=lambda now: send("now", now), interruptible=True, begin=begin)
     )
-    say("result", result)
+    send("result", result)
     out.close()
     os._exit(0)  # the thread that waits for our input's end is not waited for
 
 
-class _Speaker:
+class _MessageWriter:
     def __init__(self, out: IO[bytes]) -> None:
         self._out = out
 

@@ -166,10 +166,10 @@ def content_of(message: Mapping[str, Any]) -> str:
 
 def _conversation(turns: Sequence[Any], counts: tuple[int, int]) -> Prompt | None:
     """The first question, and how long the answer after it is."""
-    said = [(turn.get("from"), turn.get("value")) for turn in turns if isinstance(turn, dict)]
-    for i, (who, text) in enumerate(said):
+    messages = [(turn.get("from"), turn.get("value")) for turn in turns if isinstance(turn, dict)]
+    for i, (who, text) in enumerate(messages):
         if who in ("human", "user") and isinstance(text, str) and text:
-            answer = said[i + 1][1] if i + 1 < len(said) else None
+            answer = messages[i + 1][1] if i + 1 < len(messages) else None
             length = len(answer.encode("utf-8", "replace")) if isinstance(answer, str) else 0
             estimate = min(MOST_TOKENS, -(-length // BYTES_PER_TOKEN))
             return Prompt(text, None, counts[0], counts[1] or estimate)

@@ -79,13 +79,13 @@ def interval(windows: Sequence[RunWindow]) -> tuple[float, float] | None:
     Where the misses (or the good ones) are too few to show how they come together, those of a window are taken for one:
     a minute without a miss has not shown more than 60 windows without one.
     """
-    told = [window for window in windows if window.judged]
-    judged, good = sum(window.judged for window in told), sum(window.good for window in told)
-    if len(told) < FEWEST_STRETCHES:
+    used = [window for window in windows if window.judged]
+    judged, good = sum(window.judged for window in used), sum(window.good for window in used)
+    if len(used) < FEWEST_STRETCHES:
         return None
-    effect = design_effect(told)
+    effect = design_effect(used)
     if min(good, judged - good) / effect < FEW:
-        effect = max(effect, judged / len(told))
+        effect = max(effect, judged / len(used))
     return wilson(good / effect, judged / effect)
 
 

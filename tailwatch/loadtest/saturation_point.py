@@ -126,7 +126,7 @@ class Knee:
         return share if high < KEEPS_UP else None
 
     def __str__(self) -> str:
-        return f"{_said(self)}{f'; {self.gives_way}' if self.gives_way else ''}{_grew(self)}"
+        return f"{_sentence(self)}{f'; {self.gives_way}' if self.gives_way else ''}{_grew(self)}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -183,7 +183,7 @@ def verdict_of(low: float, high: float, target: float) -> str:
     return FAILS if high < target else UNDECIDED
 
 
-def _said(knee: Knee) -> str:
+def _sentence(knee: Knee) -> str:
     what = f"{knee.objective} knee at {knee.attainment * 100:g}%"
     if knee.resolved or (knee.rate is not None and knee.basis == "fit"):
         found = f"{what}: {knee.rate:.4g}/s ({knee.low:.4g} to {knee.high:.4g})"

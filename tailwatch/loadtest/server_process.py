@@ -66,7 +66,7 @@ def server(
             with _signals_held():
                 process = _start(command, environment, output.fileno())
             _wait_until_ready(process, output, host, port, path, patience)
-            yield lambda: "" if process.poll() is None else f"{_status(process)}{_said(output)}"
+            yield lambda: "" if process.poll() is None else f"{_status(process)}{_last_words(output)}"
         finally:
             if process is not None:
                 _stop(process)
@@ -108,9 +108,9 @@ def _wait_until_ready(
     deadline = time.monotonic() + patience
     while not (_accepts(host, port) and (path is None or _answers(host, port, path))):
         if process.poll() is not None:
-            raise TailwatchError(f"the server ended before it was ready ({_status(process)}){_said(output)}")
+            raise TailwatchError(f"the server ended before it was ready ({_status(process)}){_last_words(output)}")
         if time.monotonic() > deadline:
-            raise TailwatchError(f"the server was not ready after {patience:g} s on port {port}{_said(output)}")
+            raise TailwatchError(f"the server was not ready after {patience:g} s on port {port}{_last_words(output)}")
         time.sleep(POLL)
 
 
@@ -184,7 +184,7 @@ def _status(process: subprocess.Popen[bytes]) -> str:
     return f"signal {-code}" if code < 0 else f"exit status {code}"
 
 
-def _said(output: IO[bytes]) -> str:
+def _last_words(output: IO[bytes]) -> str:
     """The end of what it printed."""
     number = output.fileno()
     size = os.fstat(number).st_size

@@ -24,7 +24,7 @@ WARM_AT_ONCE = 8  # warm-up requests in flight
 CONNECT = 5.0  # seconds that the first connection may take before the run begins without it
 T = TypeVar("T")
 Due = Callable[[float], bool]
-Tell = Callable[[Now], None]
+Show = Callable[[Now], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class Setup:
 
 
 def run_here(
-    setup: Setup, schedule: Schedule, *, due: Due | None = None, tell: Tell | None = None, interruptible: bool = False
+    setup: Setup, schedule: Schedule, *, due: Due | None = None, show: Show | None = None, interruptible: bool = False
 ) -> Result:
     """Runs in this thread, in a loop of its own (uvloop's where it is installed).
 
     interruptible: Ctrl-C ends the run and its result is what was had until then; else it is the caller's
     KeyboardInterrupt.
     """
-    return in_loop(lambda: measure(setup, schedule, due=due, tell=tell, interruptible=interruptible))
+    return in_loop(lambda: measure(setup, schedule, due=due, show=show, interruptible=interruptible))
 
 
 def in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -120,7 +120,7 @@ async def measure(
     schedule: Schedule,
     *,
     due: Due | None = None,
-    tell: Tell | None = None,
+    show: Show | None = None,
     interruptible: bool = False,
     begin: Callable[[LoadRun], Any] | None = None,
 ) -> Result:
@@ -132,7 +132,7 @@ async def measure(
             await _warm(setup, schedule, brake)
         setup.make(schedule[0])  # whatever the first one takes longer is not the schedule's
         run = brake.on(LoadRun(_job(setup, schedule), await _pool(setup)))
-        watching = None if due is None or tell is None else asyncio.ensure_future(Live(run, due, tell).watch())
+        watching = None if due is None or show is None else asyncio.ensure_future(Live(run, due, show).watch())
         try:
             if begin is not None:
                 run.start_ns = await begin(run) or 0

@@ -147,7 +147,7 @@ class Figure {
     this.x = range(view.x, [...this.shown.flatMap((curve) => curve.xs), ...spread, ...(view.x.kind === "number" ? marks("x") : [])]);
     this.y = range(view.y, [...this.shown.flatMap((curve) => (view.y.kind === "category" ? curve.ys : [...curve.ys, ...curve.low, ...curve.high])), ...marks("y")]);
     this.beside = crowded(view, this.shown);
-    this.box.setAttribute("aria-label", view.says);
+    this.box.setAttribute("aria-label", view.alt);
     this.say("");
     const hidden = { show: true, paths: () => null, points: { show: false } };
     this.plot = new uPlot({

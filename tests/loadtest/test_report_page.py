@@ -143,7 +143,7 @@ def test_numbers_that_json_has_not_are_nothing() -> None:
 
 def test_all_kinds_of_blocks_are_rendered() -> None:
     """Words with code, tiles, tables whose later rows belong to the first, two charts side by side."""
-    view = View("v", Axis("clock"), Axis("number"), (), says="what it shows")
+    view = View("v", Axis("clock"), Axis("number"), (), alt="what it shows")
     blocks = (
         Words(("a `b` c",), "Title", (("term", "meaning"),), warn=True),
         Tiles((Tile("name", "1", "note", bad=True),)),

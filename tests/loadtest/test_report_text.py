@@ -59,12 +59,12 @@ def dropping(name: str, many: int) -> Result:
 def test_a_lower_bound_is_marked_wherever_it_stands() -> None:
     """In the table of a run, on its page, and in that of all runs, where it could change the number."""
     good, bad = dropping("good", 0), dropping("bad", 30)
-    assert Quantiles(bad, "ttft").said(95) == "≥1 s"
+    assert Quantiles(bad, "ttft").text_at(95) == "≥1 s"
     assert "≥1 s" in table.show(bad) and "≥" not in table.show(good)
     assert "TTFT p99 is" not in page.lead(bad) or "≥" in page.lead(bad)
     assert ">≥1 s<" in document.document(page.page(bad))
     p95 = {row[1]: row[2:5] for row in table.several_rows([good, good, bad])[:6]}["p95"]
-    fine = Quantiles(good, "ttft").said(95)
+    fine = Quantiles(good, "ttft").text_at(95)
     assert p95 == (fine, fine, "≥1 s")
     p95 = {row[1]: row[2:5] for row in table.several_rows([good, bad, bad])[:6]}["p95"]
     assert p95 == ("≥1 s", fine, "≥1 s")
@@ -279,7 +279,7 @@ def test_a_log_gets_whole_lines_and_few() -> None:
     with Progress(60.0, 2400, out=out) as shown:
         assert not shown.due(1.0)
         assert shown.due(6.0)
-        shown.tell(NOW)
+        shown.show(NOW)
         until(out.getvalue)
         assert not shown.due(NOW.elapsed + 1.0)
     assert out.getvalue().startswith("12 s: sent 480 of 2,400, ")
@@ -291,7 +291,7 @@ def test_live_lines_leave_the_terminal_as_it_was() -> None:
     """They are overwritten in place, and gone at the end."""
     out = Terminal(live=True)
     with Progress(60.0, 2400, out=out) as shown:
-        shown.tell(NOW)
+        shown.show(NOW)
         until(lambda: out.getvalue().count("\n") == 2)
     assert out.getvalue().endswith("\r\x1b[2K\x1b[1A\r\x1b[2K\x1b[1A\r\x1b[2K")
 
@@ -302,10 +302,10 @@ def test_a_terminal_that_is_stopped_does_not_stop_the_run() -> None:
     out.going.clear()
     shown = Progress(60.0, 2400, out=out)
     with shown:
-        shown.tell(NOW)
+        shown.show(NOW)
         assert out.stopped.wait(30)
         for elapsed in range(13, 40):
-            shown.tell(Now(float(elapsed)))
+            shown.show(Now(float(elapsed)))
         out.going.set()
         until(lambda: "39 s: " in out.getvalue())
     assert out.getvalue().count("\n") <= 3
@@ -316,8 +316,8 @@ def test_a_reader_that_is_gone_ends_the_lines_and_not_the_run() -> None:
     out = Terminal(live=False)
     with Progress(60.0, None, out=out) as shown:
         out.close()
-        shown.tell(NOW)
-    Steps(out=out).tell("a step")
+        shown.show(NOW)
+    Steps(out=out).show("a step")
 
 
 def test_quiet_is_quiet() -> None:
@@ -325,13 +325,13 @@ def test_quiet_is_quiet() -> None:
     out = Terminal(live=True)
     with Progress(60.0, 2400, out=out, quiet=True) as shown:
         assert not shown.due(100.0)
-        shown.tell(NOW)
-    Steps(out=out, quiet=True).tell("a step")
+        shown.show(NOW)
+    Steps(out=out, quiet=True).show("a step")
     assert out.getvalue() == ""
 
 
 def test_steps_have_their_time() -> None:
     """A line a step."""
     out = io.StringIO()
-    Steps(out=out).tell("calibration")
+    Steps(out=out).show("calibration")
     assert out.getvalue() == " 0:00  calibration\n"

@@ -42,7 +42,7 @@ def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:
     output.check_files(files)
     size = SHORT if options.short else Size(objects=settings.OBJECTS)
     before = machine.describe()
-    found = measure(size, slo.text, seed, Steps().tell, options.rate)
+    found = measure(size, slo.text, seed, Steps().show, options.rate)
     print(report.show(found))
     if "html" in files:
         document.write(report.page(found), files["html"])
@@ -54,7 +54,7 @@ def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:
 
 def as_dict(found: Experiment, before: dict[str, Any]) -> dict[str, Any]:
     """Results as `tailwatch bench --json` writes them, named by their server, and what the servers saw."""
-    told = claims(found)
+    claimed = claims(found)
     return {
         "tailwatch": VERSION,
         "format": FORMAT,
@@ -76,7 +76,7 @@ def as_dict(found: Experiment, before: dict[str, Any]) -> dict[str, Any]:
                 {"arm": run.arm, "block": run.block, "offline": run.offline, **run.server} for run in found.runs
             ],
             "rows": {"heads": report.HEADS, "rows": report.client_rows(found)},
-            "differences": report.difference_rows(told),
-            "sentences": list(report.sentences(found, told)),
+            "differences": report.difference_rows(claimed),
+            "sentences": list(report.sentences(found, claimed)),
         },
     }

@@ -62,16 +62,16 @@ WIDTH = 100
 
 def show(found: Experiment) -> str:
     """All of it, for a terminal."""
-    told = claims(found)
+    claimed = claims(found)
     parts = [
         setting(found),
         text.lines(HEADS, client_rows(found)),
         ["Milliseconds, the mean (geometric) of each server's valid runs, from the planned start of each request."],
         text.lines(SERVER_HEADS, server_rows(found)),
         ["The same requests as tailwatch inside the server saw them, from their arrival at its kernel."],
-        text.lines(DIFFERENCE_HEADS, difference_rows(told), left=2),
+        text.lines(DIFFERENCE_HEADS, difference_rows(claimed), left=2),
         [SIGN, *wrap(P, WIDTH)],
-        [line for sentence in sentences(found, told) for line in wrap(sentence, WIDTH, subsequent_indent="  ")],
+        [line for sentence in sentences(found, claimed) for line in wrap(sentence, WIDTH, subsequent_indent="  ")],
     ]
     return "\n".join("\n".join(part) + "\n" for part in parts if part).rstrip() + "\n"
 
@@ -120,11 +120,11 @@ def server_rows(found: Experiment) -> list[tuple[str, ...]]:
     return rows
 
 
-def difference_rows(told: Claims) -> list[tuple[str, ...]]:
+def difference_rows(claimed: Claims) -> list[tuple[str, ...]]:
     """Question, number, change, interval, p, the smallest effect that would have been shown, pairs."""
     rows: list[tuple[str, ...]] = []
     before = ""
-    for (name, key), claim in told.items():
+    for (name, key), claim in claimed.items():
         made = claim.difference
         p = text.NONE if claim.p is None else f"{claim.p:.2g}"
         cells = (_percent(made.estimate), _interval(claim), p, _percent(made.detectable), str(claim.pairs))
@@ -133,25 +133,25 @@ def difference_rows(told: Claims) -> list[tuple[str, ...]]:
     return rows
 
 
-def sentences(found: Experiment, told: Claims) -> Iterator[str]:
+def sentences(found: Experiment, claimed: Claims) -> Iterator[str]:
     """What it comes to; what was not shown is said to be not shown."""
     for reason in unresolved(found):
         yield f"unresolved: {reason}"
     for question in QUESTIONS:
-        yield sentence(told, question)
+        yield sentence(claimed, question)
     parts = [
         f"{question.name} {_kept(claim)}"
         for question in QUESTIONS[:2]
-        if (claim := told.get((question.name, "offline"))) is not None
+        if (claim := claimed.get((question.name, "offline"))) is not None
     ]
     if parts:
         yield f"Offline throughput: {'; '.join(parts)}."
 
 
-def sentence(told: Claims, question: Question) -> str:
+def sentence(claimed: Claims, question: Question) -> str:
     """One answer: the tail, the longest gap, and the body beside them."""
     before, after = BY_KEY[question.before], BY_KEY[question.after]
-    claim = told.get((question.name, "e2e_p99"))
+    claim = claimed.get((question.name, "e2e_p99"))
     if claim is None:
         return f"{question.name}: not measured."
     name = f"{question.name[0].upper()}{question.name[1:]} ({after.name} against {before.name})"
@@ -159,7 +159,9 @@ def sentence(told: Claims, question: Question) -> str:
         return f"{name}: unresolved: {claim.why_not}."
     tail = f"E2E p99 from {_ms(claim.difference.a)} to {_ms(claim.difference.b)} ms: {_verdict(claim)}"
     beside = (("longest gap", "itl_max"), ("E2E p90", "e2e_p90"))
-    more = [f"{what} {_verdict(told[question.name, key])}" for what, key in beside if (question.name, key) in told]
+    more = [
+        f"{what} {_verdict(claimed[question.name, key])}" for what, key in beside if (question.name, key) in claimed
+    ]
     return f"{name}: {'; '.join([tail, ', '.join(more)])}."
 
 
@@ -202,19 +204,19 @@ def _ms(seconds: float | None) -> str:
 
 def page(found: Experiment) -> ReportPage:
     """The experiment at a glance."""
-    doubts, told = unresolved(found), claims(found)
+    doubts, claimed = unresolved(found), claims(found)
     return ReportPage(
         title="tailwatch demo --experiment",
-        lead=f"Unresolved: {doubts[0]}." if doubts else sentence(told, QUESTIONS[0]),
-        blocks=tuple(_blocks(found, told, doubts)),
+        lead=f"Unresolved: {doubts[0]}." if doubts else sentence(claimed, QUESTIONS[0]),
+        blocks=tuple(_blocks(found, claimed, doubts)),
         foot=f"{' '.join(setting(found))} · tailwatch {VERSION}",
         status="unresolved" if doubts else "resolved",
         bad=bool(doubts),
     )
 
 
-def _blocks(found: Experiment, told: Claims, doubts: list[str]) -> Iterator[Block]:
-    yield _tiles(told)
+def _blocks(found: Experiment, claimed: Claims, doubts: list[str]) -> Iterator[Block]:
+    yield _tiles(claimed)
     if doubts:
         yield Words(tuple(doubts), "Unresolved", warn=True)
     yield _spread(found)
@@ -223,18 +225,18 @@ def _blocks(found: Experiment, told: Claims, doubts: list[str]) -> Iterator[Bloc
         note="Milliseconds from the planned start; the geometric mean of each server's valid runs.",
     )  # fmt: skip
     yield Pair(_comb(found), _distribution(found))
-    yield _forest(told)
+    yield _forest(claimed)
     yield Table(
-        "Every difference", DIFFERENCE_HEADS, tuple(difference_rows(told)), left=2, strong=2, note=f"{SIGN} {P}"
+        "Every difference", DIFFERENCE_HEADS, tuple(difference_rows(claimed)), left=2, strong=2, note=f"{SIGN} {P}"
     )
     yield Table(
         "The same requests, seen by the server", SERVER_HEADS, tuple(server_rows(found)), strong=6,
         note="tailwatch inside the server: from a request's arrival at its kernel. Milliseconds.",
     )  # fmt: skip
-    yield Words(tuple(sentences(found, told))[len(doubts) :], "In words")
+    yield Words(tuple(sentences(found, claimed))[len(doubts) :], "In words")
 
 
-def _tiles(told: Claims) -> Tiles:
+def _tiles(claimed: Claims) -> Tiles:
     tiles = []
     for key, name in (
         ("e2e_p99", "E2E p99"),
@@ -242,7 +244,7 @@ def _tiles(told: Claims) -> Tiles:
         ("ttft_p99", "TTFT p99"),
         ("offline", "Offline tokens/s"),
     ):
-        claim = told.get((QUESTIONS[0].name, key))
+        claim = claimed.get((QUESTIONS[0].name, key))
         if claim is not None:
             made = claim.difference
             one, other = (text.three(v) if key == "offline" else f"{_ms(v)} ms" for v in (made.a, made.b))
@@ -267,7 +269,7 @@ def _spread(found: Experiment) -> Chart:
             if (middle := mean(numbers))
         ]
         curves.append(Curve("each run", "points", "ink", [value for value, _ in every], [at for _, at in every]))
-        says = ", ".join(
+        alt = ", ".join(
             f"{name} {cell}"
             for name, cell in zip(_NAMES, [_ms(mean(values(found, a.key, metric))) for a in ARMS], strict=True)
         )
@@ -278,7 +280,7 @@ def _spread(found: Experiment) -> Chart:
                 Axis("category", names=_NAMES),
                 tuple(curves),
                 note="Each point a run; the large one their mean, its line from the best run to the worst.",
-                says=f"{metric.name}, ms: {says}",
+                alt=f"{metric.name}, ms: {alt}",
             )
         )
     return Chart("At a glance", tuple(views), height=250)
@@ -295,7 +297,7 @@ def _forest(claimed: Claims) -> Chart:
             METRIC[key].name, "interval", "accent", [row[0] or 0.0 for row in logs], [float(i) for i, _ in made],
             [row[1] for row in logs], [row[2] for row in logs],
         )  # fmt: skip
-        says = ", ".join(f"{names[i]} {_percent(each.estimate)}" for i, each in made)
+        alt = ", ".join(f"{names[i]} {_percent(each.estimate)}" for i, each in made)
         views.append(
             View(
                 METRIC[key].name,
@@ -304,7 +306,7 @@ def _forest(claimed: Claims) -> Chart:
                 (curve,),
                 (ReferenceLine("x", 0.0, "no change", "soft"),),
                 note=f"95 % interval of paired runs. {SIGN}",
-                says=says,
+                alt=alt,
             )
         )
     return Chart("What it changes", tuple(views), height=230)
@@ -330,7 +332,7 @@ def _comb(found: Experiment) -> Chart:
                 Axis("latency"),
                 tuple(curves),
                 note="The first block, each point a request. Full collections stand in rows.",
-                says=f"{name} over time",
+                alt=f"{name} over time",
             )
         )
     return Chart("The comb", tuple(views), height=260)
@@ -363,7 +365,7 @@ def _distribution(found: Experiment) -> Chart:
                 Axis("latency"),
                 tuple(curves),
                 note="All runs of a server together.",
-                says=f"{name} of each server",
+                alt=f"{name} of each server",
             )
         )
     return Chart("All requests, the tail magnified", tuple(views), height=260)

@@ -85,7 +85,7 @@ class Experiment:
     failed: str = ""
 
 
-def measure(size: Size, slo: str, seed: int, say: Callable[[str], None], rate: float | None = None) -> Experiment:
+def measure(size: Size, slo: str, seed: int, show: Callable[[str], None], rate: float | None = None) -> Experiment:
     """All of it. What Ctrl-C or a failure leaves is whole runs; they are raised only before the first of them.
 
     Raises:
@@ -93,10 +93,10 @@ def measure(size: Size, slo: str, seed: int, say: Callable[[str], None], rate: f
     """
     began = time.monotonic()
     found = Experiment(size, seed, slo)
-    overhead, fulls = _calibrate(found, say)
+    overhead, fulls = _calibrate(found, show)
     found.rate = rate or found.capacity * SHARE
     found.seconds = window(size, time.monotonic() - began, overhead, fulls * found.rate)
-    say(_sized(found, fulls * found.rate))
+    show(_sized(found, fulls * found.rate))
     try:
         for block in range(size.blocks):
             if found.runs and _too_late(found, began):
@@ -106,7 +106,7 @@ def measure(size: Size, slo: str, seed: int, say: Callable[[str], None], rate: f
             for arm in order(block):
                 run = _run(found, arm, block, schedule)
                 found.runs.append(run)
-                say(_done(run, size) + _left(found, began))
+                show(_done(run, size) + _left(found, began))
     except KeyboardInterrupt:
         if not found.runs:
             raise
@@ -136,18 +136,18 @@ def _too_late(found: Experiment, began: float) -> bool:
     return used + used / len(found.runs) * len(ARMS) > found.size.limit
 
 
-def _calibrate(found: Experiment, say: Callable[[str], None]) -> tuple[float, float]:
+def _calibrate(found: Experiment, show: Callable[[str], None]) -> tuple[float, float]:
     """Seconds that a run takes beside its window, and full collections per finished request; sets the capacity."""
     began = time.monotonic()
     arm = next(arm for arm in ARMS if arm.key == "neither")
     with Child(SERVER) as server:
-        say("calibration: starting a server")
+        show("calibration: starting a server")
         ready = server.ask(_config(found, arm))
         found.objects = ready["objects"]
         _load(found, server, ready, excerpt.closed(WARM_UP, found.seed), WARM_UP_WORKERS)
         server.ask({"do": "mark"})
         started = time.monotonic() - began
-        say(f"calibration: what it can do in {CALIBRATION_SECONDS:g} s")
+        show(f"calibration: what it can do in {CALIBRATION_SECONDS:g} s")
         many = excerpt.closed(MANY, found.seed)
         result = _load(found, server, ready, many, arm.batch + BESIDE, CALIBRATION_SECONDS)
         full = server.ask({"do": "finish"})["collections"][-1]
@@ -165,14 +165,14 @@ def _run(found: Experiment, arm: ExperimentArm, block: int, schedule: Schedule) 
         _load(found, server, ready, excerpt.closed(WARM_UP, found.seed), WARM_UP_WORKERS)
         server.ask({"do": "mark"})
         result = _load(found, server, ready, schedule)
-        told = server.ask({"do": "finish"})
+        recorded = server.ask({"do": "finish"})
         many = excerpt.closed(MANY, found.seed + block)
         offline = _load(found, server, ready, many, arm.batch + BESIDE, found.size.offline)
-    told.pop("pauses", None)
+    recorded.pop("pauses", None)
     result.name = arm.key
     result.settings = {"arm": arm.key, "block": block, "gc": arm.gc, "fast_sse": arm.fast_sse, "batch": arm.batch}
     tokens = offline.tokens / max(1, sum(offline.series.finished))  # of an answer that came whole
-    return ArmRun(arm.key, block, result, offline.goodput.throughput * tokens, told)
+    return ArmRun(arm.key, block, result, offline.goodput.throughput * tokens, recorded)
 
 
 def _config(found: Experiment, arm: ExperimentArm) -> Line:

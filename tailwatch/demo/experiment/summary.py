@@ -141,17 +141,17 @@ Claims = dict[tuple[str, str], Claim]  # by the name of the question and the key
 
 def claims(found: Experiment) -> Claims:
     """Every difference that is told of, as one family."""
-    told = {
+    differences = {
         (question.name, key): made
         for question in QUESTIONS
         for key in COMPARED
         if (made := difference(found, question, METRIC[key])) is not None
     }
-    adjusted = statistics.holm([made.p for made in told.values()])
+    adjusted = statistics.holm([made.p for made in differences.values()])
     pairs = {question.name: pairs_of(found, question) for question in QUESTIONS}
     return {
         (name, key): Claim(made, p, doubt(pairs[name], METRIC[key]))
-        for ((name, key), made), p in zip(told.items(), adjusted, strict=True)
+        for ((name, key), made), p in zip(differences.items(), adjusted, strict=True)
     }
 
 

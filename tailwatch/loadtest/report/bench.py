@@ -103,10 +103,10 @@ def lead(result: Result) -> str:
         parts.append(f"{text.rate(goodput.throughput)} of {text.rate(result.offered)} planned requests were answered.")
     if corrected and naive and table.hidden(corrected, naive):
         parts.append(
-            f"TTFT p99 is {ours.said(99)}; a tester that times from the send would have said {theirs.said(99)}."
+            f"TTFT p99 is {ours.text_at(99)}; a tester that times from the send would have said {theirs.text_at(99)}."
         )
     elif corrected:
-        parts.append(f"TTFT p99 is {ours.said(99)}.")
+        parts.append(f"TTFT p99 is {ours.text_at(99)}.")
     return " ".join(parts)
 
 
@@ -145,7 +145,7 @@ _RUN_HEADS = ("run", "TTFT p99", "E2E p99", "largest gap", "good", "goodput", "t
 
 
 def _run_row(number: int, run: Result, marked: bool) -> tuple[str, ...]:
-    percentiles = (Quantiles(run, name).said(99) for name in ("ttft", "e2e"))
+    percentiles = (Quantiles(run, name).text_at(99) for name in ("ttft", "e2e"))
     good = run.goodput
     share = text.share(good.attainment) if run.slo is not None else text.NONE
     rates = (text.rate(good.rate) if run.slo is not None else text.NONE, text.rate(good.throughput))
@@ -188,14 +188,14 @@ def _highest(result: Result) -> tuple[str, str, str]:
     """The highest usual percentile that the samples reach, and TTFT there by both clocks."""
     ours, theirs = Quantiles(result, "ttft"), Quantiles(result, "ttft_naive")
     percent = next((percent for percent in (99, 95, 90) if ours.p(percent) is not None), 100)
-    return "max" if percent == 100 else f"p{percent}", ours.said(percent), theirs.said(percent)
+    return "max" if percent == 100 else f"p{percent}", ours.text_at(percent), theirs.text_at(percent)
 
 
 def distribution(result: Result) -> Chart:
     """All latencies, one a tab, p90, p99 and p99.9 at equal distances."""
     views = [view for name, key, naive in _DISTRIBUTIONS if (view := _distribution(result, name, key, naive))]
     if not views:
-        views = [View("TTFT", _SHARE, Axis("latency"), (), note="No answer had content.", says="No sample.")]
+        views = [View("TTFT", _SHARE, Axis("latency"), (), note="No answer had content.", alt="No sample.")]
     return Chart("Latency, the tail magnified", tuple(views), height=300)
 
 
@@ -211,9 +211,7 @@ def _distribution(result: Result, name: str, key: str, naive: str) -> View | Non
         xs, ys = quantiles.curve()
         curves.append(Curve(title, style, colour, xs, ys))  # type: ignore[arg-type]
     what = "gaps" if key == "itl" else "requests"
-    says = ", ".join(
-        f"{p} {text.duration(ours.p(q))}" for p, q in (("p50", 50), ("p90", 90), ("p99", 99), ("max", 100))
-    )
+    alt = ", ".join(f"{p} {text.duration(ours.p(q))}" for p, q in (("p50", 50), ("p90", 90), ("p99", 99), ("max", 100)))
     return View(
         name,
         Axis("percentile", f"share of {what} that waited no longer"),
@@ -221,7 +219,7 @@ def _distribution(result: Result, name: str, key: str, naive: str) -> View | Non
         tuple(curves),
         _bound(result, key),
         note=f"{text.count(ours.count)} {what}; one in ten lies right of p90, one in a hundred right of p99.",
-        says=f"{name}: {says}",
+        alt=f"{name}: {alt}",
     )
 
 
@@ -238,7 +236,7 @@ def scatter(requests: Requests, result: Result) -> Chart:
         _scatter("largest gap", "largest_gap", _gaps(requests), requests, result),
         _scatter("until it ended", "e2e", _since_planned(requests, requests.end), requests, result),
     ]
-    empty = View("TTFT", Axis("clock"), Axis("latency"), (), note="No answer had content.", says="No sample.")
+    empty = View("TTFT", Axis("clock"), Axis("latency"), (), note="No answer had content.", alt="No sample.")
     return Chart("When it was slow", tuple(view for view in views if view) or (empty,), height=280)
 
 
@@ -271,9 +269,9 @@ def _scatter(name: str, key: str, points: Iterable[Point], requests: Requests, r
         note += f" {text.count(len(kept))} of {text.count(count)} are drawn, among them the largest of each moment."
     if bands:
         note += " Grey: this client itself stood still."
-    says = f"{name} over time: {count} requests, the longest {text.duration(worst[1])} at {text.duration(worst[0])}"
+    alt = f"{name} over time: {count} requests, the longest {text.duration(worst[1])} at {text.duration(worst[0])}"
     x = Axis("clock", high=result.duration)
-    return View(name, x, Axis("latency"), tuple(curves), _bound(result, key), bands, note=note, says=says)
+    return View(name, x, Axis("latency"), tuple(curves), _bound(result, key), bands, note=note, alt=alt)
 
 
 def thinned(points: Iterable[Point], seconds: float, most: int = MOST_POINTS) -> tuple[list[Point], int]:
@@ -313,11 +311,11 @@ def _rates(result: Result) -> Chart:
         "requests", Axis("clock"), Axis("number", "per second"),
         (*good, Curve("finished", "step", "ink", seconds, _held(series.finished)), *plan),
         note="Good and planned: of the requests planned for that second. Finished: what ended in it.",
-        says=f"Requests per second over {len(series)} s",
+        alt=f"Requests per second over {len(series)} s",
     )  # fmt: skip
     tokens = View(
         "tokens", Axis("clock"), Axis("number", "per second"),
-        (Curve("tokens", "area", "accent", seconds, _held(series.tokens)),), says="Output tokens per second",
+        (Curve("tokens", "area", "accent", seconds, _held(series.tokens)),), alt="Output tokens per second",
     )  # fmt: skip
     return Chart("Goodput and throughput", (requests, tokens), height=240)
 
@@ -334,7 +332,7 @@ def _flight(result: Result) -> Chart:
     flight = View(
         "in flight", Axis("clock"), Axis("number", "requests"),
         (Curve("in flight, at most", "area", "accent", seconds, _held(in_flight(result))),), cap,
-        note="Rises while the server answers fewer than are asked.", says="Requests in flight by the second",
+        note="Rises while the server answers fewer than are asked.", alt="Requests in flight by the second",
     )  # fmt: skip
     worst = [max(value, 1) / 1e9 if value else None for value in series.largest_gap_ns]
     first = [max(value, 1) / 1e9 if value else None for value in series.ttft_max_ns]
@@ -342,7 +340,7 @@ def _flight(result: Result) -> Chart:
     longest = View(
         "the longest of each second", Axis("clock"), Axis("latency"),
         (Curve("TTFT", "points", "gc2", at, first), Curve("gap", "points", "accent", at, worst)),
-        says="The longest TTFT and gap of each second",
+        alt="The longest TTFT and gap of each second",
     )  # fmt: skip
     return Chart("Load on the server", (flight, longest), height=240)
 

@@ -75,7 +75,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One tab of a chart. says: what it shows, in a sentence, for who does not see it."""
+    """One tab of a chart. alt: what it shows, in a sentence, for who does not see it."""
 
     name: str
     x: Axis
@@ -85,7 +85,7 @@ class View:
     bands: tuple[Band, ...] = ()
     bands_name: str = ""
     note: str = ""
-    says: str = ""
+    alt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,18 +78,18 @@ def _chart(table: compare.ComparisonTable) -> Chart | None:
     curves = []
     for name, colour, better in kinds:
         at = [i for i, row in enumerate(rows) if row.better is better]
-        told = [rows[i].difference for i in at]
+        differences = [rows[i].difference for i in at]
         if at:
-            middle = [_log(each.estimate) or 0.0 for each in told if each is not None]
-            low, high = ([_log(getattr(each, end)) for each in told] for end in ("low", "high"))
+            middle = [_log(each.estimate) or 0.0 for each in differences if each is not None]
+            low, high = ([_log(getattr(each, end)) for each in differences] for end in ("low", "high"))
             curves.append(Curve(name, "interval", colour, middle, [float(i) for i in at], low, high))
     names = tuple(row.measure.label for row in rows)
-    says = "; ".join(
+    alt = "; ".join(
         f"{row.measure.label} {row.measure.change(row.difference.estimate, True)}" for row in rows if row.difference
     )
     view = View(
         table.load, Axis("change", "change"), Axis("category", names=names), tuple(curves),
-        (ReferenceLine("x", 0.0, "no change", "soft"),), note=f"With the interval of 95 %. {SIGN}", says=says,
+        (ReferenceLine("x", 0.0, "no change", "soft"),), note=f"With the interval of 95 %. {SIGN}", alt=alt,
     )  # fmt: skip
     return Chart(f"{table.b} against {table.a}: {table.load}", (view,), height=60 + _HEIGHT * len(rows))
 

@@ -190,11 +190,11 @@ def _chart(block: Chart, charts: list[Chart]) -> str:
     """An empty figure, which the script fills; what it shows is told to who sees no figure."""
     number = len(charts)
     charts.append(block)
-    title, says = escape(block.title), escape(block.views[0].says)
+    title, alt = escape(block.title), escape(block.views[0].alt)
     return (
         f'<section class="figure" aria-labelledby="figure-{number}"><div class="head">'
         f'<h2 id="figure-{number}">{title}</h2>'
         f'<div class="tabs" role="tablist" aria-label="{title}"></div></div><div class="keys"></div>'
-        f'<div class="chart" data-chart="{number}" role="img" aria-label="{says}"></div>'
+        f'<div class="chart" data-chart="{number}" role="img" aria-label="{alt}"></div>'
         f'<p class="pick" aria-live="polite"></p>{_note(block.note)}</section>'
     )

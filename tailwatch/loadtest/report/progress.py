@@ -88,7 +88,7 @@ class Progress:
         """Whether it is time for a `tell`: ask this before putting a `Now` together."""
         return not self._quiet and elapsed >= self._next
 
-    def tell(self, now: Now) -> None:
+    def show(self, now: Now) -> None:
         """Shows it, soon. Never blocks."""
         if self._quiet:
             return
@@ -171,7 +171,7 @@ class Steps:
         self._quiet = quiet
         self._start = time.monotonic()
 
-    def tell(self, sentence: str) -> None:
+    def show(self, sentence: str) -> None:
         """One line; a reader that is gone stops nothing."""
         if self._quiet:
             return

@@ -25,11 +25,11 @@ class Quantiles:
 
     def p(self, percent: float) -> float | None:
         """Nearest rank. None where there are none, or too few to reach it: p99.9 needs 1000. p(100): the largest. A
-        lower bound where some requests never got that far (see `said`)."""
+        lower bound where some requests never got that far (see `text_at`)."""
         found = self.quantile(percent)
         return None if found is None else found.seconds
 
-    def said(self, percent: float) -> str:
+    def text_at(self, percent: float) -> str:
         """As text: "12.3 s", or "≥12.3 s" where it is a lower bound."""
         found = self.quantile(percent)
         if found is None:

@@ -150,7 +150,7 @@ def _chart(knee: Knee, rows: list[SweepRow], bounds: tuple[str, ...]) -> Chart:
             Curve("goodput", "line", "good", offered, [row.goodput for row in rows]),
         ),
         marks, bands, note="Goodput leaves throughput at the knee: what is finished is late. Grey: its interval.",
-        says=", ".join(f"{text.rate(row.goodput)} good of {text.rate(row.throughput)}" for row in rows),
+        alt=", ".join(f"{text.rate(row.goodput)} good of {text.rate(row.throughput)}" for row in rows),
     )  # fmt: skip
     share = Curve(
         "all bounds", "line", "good", offered, [row.share for row in rows],
@@ -164,6 +164,6 @@ def _chart(knee: Knee, rows: list[SweepRow], bounds: tuple[str, ...]) -> Chart:
         "share that is good", x, Axis("share", "share"), (share, *each),
         (*marks, ReferenceLine("y", knee.attainment, f"asked {text.share(knee.attainment)}", "soft")), bands,
         note="The bound that falls first says which phase saturates.",
-        says=", ".join(f"at {row.rate:.4g}/s {text.share(row.share)}" for row in rows),
+        alt=", ".join(f"at {row.rate:.4g}/s {text.share(row.share)}" for row in rows),
     )  # fmt: skip
     return Chart("Where goodput leaves throughput", (rates, kept), height=300)

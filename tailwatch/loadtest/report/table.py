@@ -86,7 +86,7 @@ def from_start(result: Result) -> list[tuple[str, ...]]:
         for percent in PERCENTS:
             one, two = ours.p(percent), theirs.p(percent)
             if one is not None:
-                rows.append((name, _percent(percent), ours.said(percent), theirs.said(percent), hidden(one, two)))
+                rows.append((name, _percent(percent), ours.text_at(percent), theirs.text_at(percent), hidden(one, two)))
                 name = ""
         if rows and rows[-1]:
             rows.append(())
@@ -107,7 +107,7 @@ def between(result: Result) -> list[tuple[str, ...]]:
     for name, key in BETWEEN:
         found = Quantiles(result, key)
         if found.count:
-            rows.append((name, *(found.said(percent) for percent in SPREAD), text.count(found.count)))
+            rows.append((name, *(found.text_at(percent) for percent in SPREAD), text.count(found.count)))
     return rows
 
 
