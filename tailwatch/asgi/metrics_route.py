@@ -41,7 +41,7 @@ class Scrape:
     """
 
     observed = False
-    __slots__ = ("_answers", "_append", "_path", "_respond", "_said", "_snapshot")
+    __slots__ = ("_answers", "_append", "_logged", "_path", "_respond", "_snapshot")
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Scrape:
         self._path = path
         self._snapshot = snapshot
         self._answers: bool | None = None  # whether the app answers there by itself, None: not tried yet
-        self._said = False
+        self._logged = False
 
     def wants(self, app: Any, scope: Mapping[str, Any]) -> bool:
         """Whether a request is a scrape that we answer."""
@@ -72,8 +72,8 @@ class Scrape:
     def look(self, app: Any) -> bool:
         """Whether the app has the path for itself; said once in the log."""
         taken = bool(self._answers) or has_route(app, self._path)
-        if taken and not self._said:
-            self._said = True
+        if taken and not self._logged:
+            self._logged = True
             if self._append is None or not self._append.series():
                 logging.getLogger("tailwatch").warning(
                     "the app has a route %s of its own: tailwatch's metrics are at %s", self._path, MOVED_PATH

@@ -368,23 +368,23 @@ def _watched(receive: Any, sender: _hot.Send) -> Callable[[], Awaitable[Any]]:
 async def _lifespan(attached: Attached, app: Any, scope: Any, receive: Any, send: Any) -> Any:
     """An app that turns lifespan down by returning starts as well. One that raises may be on its way out instead:
     nothing in proportion to the heap runs then, the first idle moment makes up for it."""
-    said = False
+    answered = False
 
     async def watched_send(message: Any) -> Any:
-        nonlocal said
+        nonlocal answered
         kind = dict.get(message, "type") if isinstance(message, dict) else None
-        if kind == "lifespan.startup.complete" and not said:
+        if kind == "lifespan.startup.complete" and not answered:
             attached.started()
             await attached.ready()
-        said = said or kind in ("lifespan.startup.complete", "lifespan.startup.failed")
+        answered = answered or kind in ("lifespan.startup.complete", "lifespan.startup.failed")
         return await send(message)
 
     try:
         result = await app(scope, receive, watched_send)
     except Exception:
-        if not said:
+        if not answered:
             attached.look()
         raise
-    if not said:
+    if not answered:
         attached.started()
     return result

@@ -41,13 +41,13 @@ class PageRoute:
     numbers below it."""
 
     observed = False
-    __slots__ = ("_metrics", "_moved", "_page", "_said")
+    __slots__ = ("_logged", "_metrics", "_moved", "_page")
 
     def __init__(self, page: PageSource, metrics_path: str) -> None:
         self._page = page
         self._metrics = metrics_path
         self._moved: bool | None = None  # as of the last look; None: none yet
-        self._said = False
+        self._logged = False
 
     def wants(self, app: Any, scope: Mapping[str, Any]) -> bool:
         """Whether a request asks for what we answer."""
@@ -68,8 +68,8 @@ class PageRoute:
             return False
         paths = (PATH, PATH + _DATA)
         self._moved = taken = self._metrics in paths or any(has_route(app, path) for path in paths)
-        if taken and not self._said:
-            self._said = True
+        if taken and not self._logged:
+            self._logged = True
             sentence = "something else is at %s: tailwatch's page is at %s"
             logging.getLogger("tailwatch").warning(sentence, PATH, MOVED)
         return taken

@@ -158,15 +158,15 @@ class AnnotatedSend:
         line_ends = self._tail.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if self.stream.ttft_ns is None or not line_ends.endswith(b"\n\n"):
             return b""
-        said = {"ttft": self.stream.ttft_ns, "gc": self.stream.delay_ns}
+        timings = {"ttft": self.stream.ttft_ns, "gc": self.stream.delay_ns}
         if self._gaps:
-            said = {
-                "ttft": said["ttft"],
+            timings = {
+                "ttft": timings["ttft"],
                 "itl_p99": _p99(self._gaps),
                 "itl_max": self.stream.worst_gap_ns,
-                "gc": said["gc"],
+                "gc": timings["gc"],
             }
-        return f": tailwatch {' '.join(f'{name}={ns / 1e6:.1f}ms' for name, ns in said.items())}\n\n".encode()
+        return f": tailwatch {' '.join(f'{name}={ns / 1e6:.1f}ms' for name, ns in timings.items())}\n\n".encode()
 
 
 def _values(headers: Any, wanted: bytes) -> Iterator[bytes]:

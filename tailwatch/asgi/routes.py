@@ -50,13 +50,13 @@ class Routes:
     does not begin with a slash or that is not a template.
     """
 
-    __slots__ = ("_asked", "_exact", "_said", "_templates", "uncounted")
+    __slots__ = ("_asked", "_exact", "_logged", "_templates", "uncounted")
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self._exact: set[str] = {*_EXACT, *_SUFFIXES}
         self._templates: dict[str, re.Pattern[str]] = {}
         self._asked: list[re.Pattern[str]] = []
-        self._said = False
+        self._logged = False
         self.uncounted: list[tuple[str, str]] = []
         """Method and template of those that streamed and are not counted, the first few."""
         for template in _TEMPLATES:
@@ -73,7 +73,7 @@ class Routes:
     def learn(self, template: str) -> None:
         """From now on requests on this route count. Does nothing for one that counts already, or is no route."""
         if template == UNMATCHED:
-            self._say()
+            self._log_unreadable()
             return
         if "{" not in template:
             self._exact.add(template)
@@ -89,7 +89,7 @@ class Routes:
         route = self.route_of(what)
         found = (str(what["method"]), route)
         if route == UNMATCHED or not _NAMEABLE.fullmatch(route):
-            self._say()
+            self._log_unreadable()
         elif found not in self.uncounted and not self.full:
             self.uncounted.append(found)
 
@@ -125,9 +125,9 @@ class Routes:
             return _with_names(path, scope.get("path_params") or {}) or UNMATCHED
         return self._known(path) or UNMATCHED
 
-    def _say(self) -> None:
-        if not self._said:
-            self._said = True
+    def _log_unreadable(self) -> None:
+        if not self._logged:
+            self._logged = True
             logging.getLogger("tailwatch").warning(
                 "a route that streams is in no route table that can be read: install(app, routes=[...]) names it"
             )

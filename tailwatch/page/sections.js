@@ -199,11 +199,11 @@ function processes(d) {
   fillRows("processes", rows.map((row) => {
     const stack = Object.keys(CAUSES).filter((cause) => row.paused[cause]).map((cause) =>
       el("i", { style: { width: (100 * row.paused[cause]) / Math.max(row.age, 1e-9) / most + "%", background: `var(--${CAUSES[cause][1]})` } }));
-    const told = Object.entries(row.paused).map(([cause, s]) => `${causeName(cause)} ${timeText(s)}`).join(", ");
+    const causes = Object.entries(row.paused).map(([cause, s]) => `${causeName(cause)} ${timeText(s)}`).join(", ");
     const now = row.standing ? el("span", { class: "still" }, `paused for ${timeText(row.standing)}: ${causeName(row.standing_cause)}`)
       : el("span", {}, row.lives ? `pid ${row.pid}` : "exited");
     return el("tr", { "data-process": row.name }, el("th", { scope: "row" }, row.name, now),
-      el("td", {}, quantity(share(row), percent(share(row)), "%")), el("td", {}, el("span", { class: "stack", role: "img", "aria-label": told || "nothing", title: told }, ...stack)),
+      el("td", {}, quantity(share(row), percent(share(row)), "%")), el("td", {}, el("span", { class: "stack", role: "img", "aria-label": causes || "nothing", title: causes }, ...stack)),
       el("td", {}, quantity(row.full, count(row.full))), el("td", {}, row.longest_cause ? seconds(row.longest) : NEW));
   }));
 }

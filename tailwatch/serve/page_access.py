@@ -46,29 +46,31 @@ def access(token: str, peer: str | None, http_version: str, headers: Headers) ->
         http_version: "1.0" is what nginx says to a server behind it if it is told nothing, and no browser.
         headers: of the request.
     """
-    told = [(name.decode("latin-1"), value.decode("latin-1").strip()) for name, value in headers]
-    if any(name == "sec-fetch-site" and value not in _OWN_SITE for name, value in told) and not _navigates(told):
+    sent = [(name.decode("latin-1"), value.decode("latin-1").strip()) for name, value in headers]
+    if any(name == "sec-fetch-site" and value not in _OWN_SITE for name, value in sent) and not _navigates(sent):
         return Access.FOREIGN
     if token:
-        return Access.GRANTED if _knows(token, told) else Access.TOKEN
-    if _is_loopback(peer) and http_version != "1.0" and not _came_by_proxy(told) and _asks_for_this_machine(told):
+        return Access.GRANTED if _has_token(token, sent) else Access.TOKEN
+    if _is_loopback(peer) and http_version != "1.0" and not _came_by_proxy(sent) and _asks_for_this_machine(sent):
         return Access.GRANTED
     return Access.ELSEWHERE
 
 
-def _navigates(told: list[tuple[str, str]]) -> bool:
+def _navigates(sent: list[tuple[str, str]]) -> bool:
     """A link that a person has followed, at the top of a window: its page reads nothing of the answer."""
-    return ("sec-fetch-mode", "navigate") in told and ("sec-fetch-dest", "document") in told
+    return ("sec-fetch-mode", "navigate") in sent and ("sec-fetch-dest", "document") in sent
 
 
-def _knows(token: str, told: list[tuple[str, str]]) -> bool:
+def _has_token(token: str, sent: list[tuple[str, str]]) -> bool:
     from hashlib import sha256
     from hmac import compare_digest
 
-    given = [value for name, value in told if name == "authorization"]
+    given = [value for name, value in sent if name == "authorization"]
     match = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
-    said = match[1] if match else ""
-    return compare_digest(sha256(said.encode()).digest(), sha256(token.encode()).digest())  # nor tells the length
+    given_token = match[1] if match else ""
+    return compare_digest(
+        sha256(given_token.encode()).digest(), sha256(token.encode()).digest()
+    )  # nor tells the length
 
 
 def _is_loopback(peer: str | None) -> bool:
@@ -81,11 +83,11 @@ def _is_loopback(peer: str | None) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def _came_by_proxy(told: list[tuple[str, str]]) -> bool:
-    return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIXES) for name, _ in told)
+def _came_by_proxy(sent: list[tuple[str, str]]) -> bool:
+    return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIXES) for name, _ in sent)
 
 
-def _asks_for_this_machine(told: list[tuple[str, str]]) -> bool:
+def _asks_for_this_machine(sent: list[tuple[str, str]]) -> bool:
     """A name that a stranger's name server answers with 127.0.0.1 is not one of these."""
-    hosts = [value for name, value in told if name in ("host", ":authority")]
+    hosts = [value for name, value in sent if name in ("host", ":authority")]
     return bool(hosts) and all(_LOCAL_NAME.fullmatch(host) for host in hosts)
