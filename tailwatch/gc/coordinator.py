@@ -78,7 +78,7 @@ class GCCoordinator:
         self._serves = serves
         self._note = note
         self._warn = warn
-        self._said_without = False
+        self._warned_of_slots = False
         self._choose(policy)
         idle_gc = self.hook.idle_gc
         idle_gc.memory_limit.memory_limit = memory_limit
@@ -100,7 +100,7 @@ class GCCoordinator:
         """Hook the collector, unless the policy is "off"."""
         if self.hook.policy != "off":
             self.hook.attach()
-        self.hook.tell()
+        self.hook.publish()
 
     def adopt(self, policy: str, memory_limit: MemoryLimit) -> None:
         """Another policy and another memory_limit from now on."""
@@ -195,8 +195,8 @@ class GCCoordinator:
         if self._serves() or self._core.load()[1] > 0:  # it would see a request that waits
             if idle_gc.is_due and self.nobody_waits():
                 idle_gc.on_idle(daemon=True)
-        elif not self._core.steps_ended and not idle_gc.loops.any_used and idle_gc.is_due and not self._said_without:
-            self._said_without = True
+        elif not self._core.steps_ended and not idle_gc.loops.any_used and idle_gc.is_due and not self._warned_of_slots:
+            self._warned_of_slots = True
             self._warn(
                 "gc='idle': this process has no request, no engine step and no event loop, so no idle slot is found; "
                 f"the interpreter's own collections run every {SAFETY_NET} new objects"

@@ -79,11 +79,11 @@ class FreezeState:
 class GCHook:
     """Brackets ``gc.callbacks`` and keeps the freeze policy of one process."""
 
-    def __init__(self, core: _hot.Core, policy: str, say: Callable[[str], object] = lambda sentence: None) -> None:
+    def __init__(self, core: _hot.Core, policy: str, warn: Callable[[str], object] = lambda sentence: None) -> None:
         self.core = core
         self.policy = policy
         self.reason = ""  # of gc="auto" for this policy: a name in interference.WHYS
-        self.idle_gc = IdleGC(core, say)
+        self.idle_gc = IdleGC(core, warn)
         self.thresholds = self.idle_gc.thresholds
         self.state = FreezeState()
         self.interference = Interference(core)
@@ -123,7 +123,7 @@ class GCHook:
         if policy == "idle" and self._attached and not self.idle_gc.mode:
             self.idle_gc.prepare()
             self.state.gave_up = False
-        self.tell()
+        self.publish()
         return report
 
     @property
@@ -164,10 +164,10 @@ class GCHook:
             report += [sentence for name in list(self._originals) if (sentence := self._unwrap(name))]
             self._callbacks[:] = self._others()
             self.core.cancel_pause()
-        self.tell()
+        self.publish()
         return report
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """Say in the segment what the policy is."""
         known = self._attached or self.policy == "off"
         mode = self.idle_gc.mode if self.idle_gc.engaged else ""
@@ -215,7 +215,7 @@ class GCHook:
             self.idle_gc.engage()
         elif self.policy == "freeze" and self._attached and collector_mode() == _GENERATIONAL:
             self.thresholds.after_freeze(self.frozen)
-        self.tell()
+        self.publish()
         return result
 
     def _count_frozen(self, survivors: int | None, unfrozen: bool) -> None:
@@ -235,14 +235,14 @@ class GCHook:
         finally:
             self.core.policy_end()
         self.idle_gc.engage()
-        self.tell()
+        self.publish()
 
     def after_fork(self) -> None:
         """In a child: what the parent froze is frozen here too, and what others did there is its own affair."""
         self.state.freezing = False
         self.interference = Interference(self.core)
         self.idle_gc.after_fork()
-        self.tell()
+        self.publish()
 
     def on_startup(self) -> None:
         """The app is about to take traffic: the first freeze."""
@@ -276,7 +276,7 @@ class GCHook:
             self._freeze_idle(_GROWTH, unfreeze=doubled and not self.host_froze)
         if self.idle_gc.is_to_be_tested:
             self.idle_gc.test_again()
-            self.tell()
+            self.publish()
         if state.warm_done or state.gave_up or self.policy not in FREEZING or not self._attached:
             return
         if not state.startup_done:

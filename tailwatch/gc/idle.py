@@ -58,9 +58,9 @@ _get_threshold = gc.get_threshold
 class IdleGC:
     """The policy gc="idle" of one process. ``say`` takes a sentence about a part that does not work here."""
 
-    def __init__(self, core: _hot.Core, say: Callable[[str], object]) -> None:
+    def __init__(self, core: _hot.Core, warn: Callable[[str], object]) -> None:
         self._core = core
-        self._say = say
+        self._warn = warn
         self.thresholds = Thresholds()
         self.slicer = _hot.Slicer(core, _collect)
         self.mode = self.why = self.reason = ""  # reason: a name for why
@@ -81,7 +81,7 @@ class IdleGC:
             settled=lambda: self.slicer.counts()["backlog"] < _SETTLED,
             whole=lambda: self.whole_pass(_MEMORY_LIMIT),
             met=self._met,
-            say=say,
+            warn=warn,
         )
 
     # ---- before traffic ----
@@ -118,7 +118,7 @@ class IdleGC:
             if self.engaged:
                 self.engage()
         if self.mode == "slices":
-            self._say("gc='idle': slices are enabled: the self-test has passed now")
+            self._warn("gc='idle': slices are enabled: the self-test has passed now")
 
     def freeze(self, freeze: Callable[[], object]) -> None:
         """Call gc.freeze, as given. Closures stop at what it froze from now on: 10 ns for each object, once."""
@@ -170,7 +170,7 @@ class IdleGC:
         self.slicer.on = False
         self._next_test = time.monotonic() + _TEST_SECONDS
         if not known:
-            self._say(
+            self._warn(
                 f"gc='idle': slices are disabled: {why}. Full collections of unfrozen objects are used instead, while "
                 "no stream waits"
             )
@@ -180,7 +180,7 @@ class IdleGC:
     def use_loop(self) -> None:
         """Use the waiting of the loop that runs in this thread, if one does. One without idle slots is logged once."""
         if why := self.loops.use(_USER):
-            self._say(f"gc='idle': {why}; slices run only between steps and after the last request has ended")
+            self._warn(f"gc='idle': {why}; slices run only between steps and after the last request has ended")
 
     def on_idle(self, *, daemon: bool = False) -> None:
         """The last request has ended; or (daemon) none is in flight, which the daemon sees. Nobody waits: what died
@@ -291,7 +291,7 @@ class IdleGC:
 
     def _met(self, which: int, sentence: str) -> None:
         self._core.count_memory_limit(which)
-        self._say(sentence)
+        self._warn(sentence)
 
     def _whole_pass(self) -> None:
         """Of what is not frozen, and at most a fiftieth of the time."""

@@ -25,7 +25,7 @@ class IdleSlots:
     loop: weakref.ref[Any]
     restore: Callable[[], str | None]
     why: str = ""
-    told: set[str] = field(default_factory=set)
+    reported_to: set[str] = field(default_factory=set)
 
     @property
     def used(self) -> bool:
@@ -146,9 +146,9 @@ class LoopHooks:
         if loop is None:
             return None
         known = next((each for each in self._idle_slots if each.loop() is loop), None) or self._hook(loop)
-        if known.used or user in known.told:
+        if known.used or user in known.reported_to:
             return None
-        known.told.add(user)
+        known.reported_to.add(user)
         return known.why
 
     def _hook(self, loop: Any) -> IdleSlots:

@@ -133,7 +133,7 @@ class MemoryLimitWatch:
     settled: Callable[[], bool]
     whole: Callable[[], object]
     met: Callable[[int, str], object]
-    say: Callable[[str], object]
+    warn: Callable[[str], object]
     memory_limit: MemoryLimit = field(default_factory=MemoryLimit)
     resident: Callable[[], int] = resident
     base: int = 0
@@ -142,7 +142,7 @@ class MemoryLimitWatch:
     _inside: bool = False
     _since: float = 0.0
     _rest: float = _FIRST_REST_SECONDS
-    _said: bool = False
+    _warned: bool = False
 
     def frozen(self) -> None:
         """The heap was frozen now: what memory is counted from."""
@@ -209,9 +209,9 @@ class MemoryLimitWatch:
         """For a while, unless the next look finds that it was enough."""
         self.force(NOTHING)
         self._stage, self._since = NOTHING, now
-        if self._rest > _FIRST_REST_SECONDS and not self._said:
-            self._said = True
-            self.say(
+        if self._rest > _FIRST_REST_SECONDS and not self._warned:
+            self._warned = True
+            self.warn(
                 f"gc_memory_limit={str(self.memory_limit)!r} cannot be held: after full collections {how}; the "
                 "objects are in use, or collections do not return the memory"
             )

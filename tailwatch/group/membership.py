@@ -31,16 +31,16 @@ class GroupMember:
         engine: which of several engines this process works for, or serves; "": see integrations/process_ranks.py.
     """
 
-    def __init__(self, core: _hot.Core, directory: str, say: Callable[[str], object], engine: str = "") -> None:
+    def __init__(self, core: _hot.Core, directory: str, warn: Callable[[str], object], engine: str = "") -> None:
         self._core = core
         self._directory = directory
-        self._say = say
+        self._warn = warn
         self._role = ""
         self._engine = engine
         self._engine_id = 0
         self._failed = False
-        self._said_lost = False
-        self._said_file = False
+        self._warned_lost = False
+        self._warned_file = False
         self._save_at = 0.0
         self._opened_before = 0
         self._lock = threading.Lock()  # held while the others' segments are read: they stay mapped
@@ -110,7 +110,7 @@ class GroupMember:
     def after_fork(self) -> None:
         """In a child: the core has let go of the parent's memory."""
         self._lock = threading.Lock()
-        self._failed = self._said_lost = False
+        self._failed = self._warned_lost = False
         self._find_engine()  # before its first stream, which joins
 
     def take(self) -> snapshots.Snapshot:
@@ -180,7 +180,7 @@ class GroupMember:
         elif not self._failed:
             self._failed = True
             reason = f"{why}{remedy(self._directory)}"
-            self._say(f"dir={self._directory!r}: this process's numbers are not shared: {reason}")
+            self._warn(f"dir={self._directory!r}: this process's numbers are not shared: {reason}")
 
     def _save(self) -> None:
         """The copy in the file, for who cannot reach the memory, is never older than _SAVED_SECONDS."""
@@ -189,9 +189,9 @@ class GroupMember:
             self._core.save()
 
     def _warn_of_file(self) -> None:
-        if self._core.maps_file and not self._said_file:
-            self._said_file = True
-            self._say(
+        if self._core.maps_file and not self._warned_file:
+            self._warned_file = True
+            self._warn(
                 f"dir={self._directory!r}: the system refused System V shared memory, so a mapped file is used: "
                 "truncating it ends this process"
             )
@@ -199,9 +199,9 @@ class GroupMember:
     def _look(self) -> None:
         with suppress(MemoryError):  # its part in a lost directory could not be taken back: next time
             self._core.renew()
-        if not self.joined and not self._said_lost:
-            self._said_lost = True
-            self._say(
+        if not self.joined and not self._warned_lost:
+            self._warned_lost = True
+            self._warn(
                 f"dir={self._directory!r} was removed or closed while it was in use: "
                 "this process joins another of that name"
             )

@@ -42,11 +42,11 @@ class HostWatch:
         say: takes a sentence about a source of knowledge that is missing.
     """
 
-    def __init__(self, core: _hot.Core, mode: str, loops: Loops, say: Callable[[str], object]) -> None:
+    def __init__(self, core: _hot.Core, mode: str, loops: Loops, warn: Callable[[str], object]) -> None:
         self._core = core
         self._mode = mode
         self._loops = loops
-        self._say = say
+        self._warn = warn
         self._links = False  # whether the core can name what a handle runs
 
     def start(self) -> None:
@@ -80,7 +80,7 @@ class HostWatch:
             self._links = True
             self._core.handle_links(samples(), (lambda: None).__code__)
         if why := self._loops.use(_USER):
-            self._say(f"stalls: {why}; what its thread does is not known")
+            self._warn(f"stalls: {why}; what its thread does is not known")
 
     def find_loops(self) -> None:
         """Called by the daemon: time the loops of other threads."""
@@ -89,14 +89,14 @@ class HostWatch:
 
     def _checked(self) -> int:
         """How far the reader of frames is right about this thread's own."""
-        found, knows_holder = _own_frames(self._core)
+        found, holder_is_known = _own_frames(self._core)
         if not found:
-            self._say(
+            self._warn(
                 f"the stacks of Python {sys.version_info[0]}.{sys.version_info[1]} cannot be read here: stalls have no "
                 "function names"
             )
             return _DISTRUST
-        return _TRUST_ALL if knows_holder else _TRUST_STACKS
+        return _TRUST_ALL if holder_is_known else _TRUST_STACKS
 
 
 def _own_frames(core: _hot.Core) -> tuple[bool, bool]:

@@ -49,8 +49,8 @@ def found_by(run_script: Run, script: str, *arguments: str, **environment: Any) 
 FLOOD = """
 watch = tailwatch.install(gc="idle", gc_memory_limit="objects=20000")
 warnings = []
-watch.coordinator._warn = watch.gc.idle_gc.memory_limit.say = warnings.append
-watch.gc.idle_gc._say = warnings.append
+watch.coordinator._warn = watch.gc.idle_gc.memory_limit.warn = warnings.append
+watch.gc.idle_gc._warn = warnings.append
 tailwatch.freeze()
 
 async def flood():

@@ -98,7 +98,7 @@ class Process:
         self.settled = False
         self.wholes = 0
         self.met: list[int] = []
-        self.said: list[str] = []
+        self.warnings: list[str] = []
         self.watch = MemoryLimitWatch(
             objects=lambda: self.objects,
             force=self.force,
@@ -106,7 +106,7 @@ class Process:
             settled=lambda: self.settled,
             whole=self.whole,
             met=lambda which, sentence: self.met.append(which),
-            say=self.said.append,
+            warn=self.warnings.append,
             memory_limit=MemoryLimit.parse(memory_limit),
             resident=lambda: self.rss,
         )
@@ -158,7 +158,7 @@ def test_a_whole_pass_where_slices_do_not(settled: bool) -> None:
     assert process.forced == PASS
     process.forced, process.objects = NOTHING, 10
     process.watch.look(1.75 + SLICES_SECONDS)
-    assert (process.wholes, process.met, process.said) == (0, [OBJECTS], [])
+    assert (process.wholes, process.met, process.warnings) == (0, [OBJECTS], [])
 
 
 def test_nobody_has_a_moment() -> None:
@@ -181,7 +181,7 @@ def test_what_lives_cannot_be_collected() -> None:
         process.watch.look(step / 4)
     assert 10 < process.wholes < 30, "a thousand seconds at up to a minute apart"
     assert process.met == [OBJECTS]
-    assert len(process.said) == 1 and "cannot be held" in process.said[0]
+    assert len(process.warnings) == 1 and "cannot be held" in process.warnings[0]
 
 
 def test_memory_counts_from_the_freeze() -> None:
