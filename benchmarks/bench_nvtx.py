@@ -89,7 +89,7 @@ def child(repeats: int) -> dict[str, list[float]]:
     watch = tailwatch.install(gc="observe")
     watch._daemon.stop()
     gc.disable()
-    core, attached = watch.core, watch.nvtx.told
+    core, attached = watch.core, watch.nvtx.attached
     assert attached == ("NVTX_INJECTION64_PATH" in os.environ)
     cases: dict[str, Run] = {
         LOOP_C: in_c(core, 3),

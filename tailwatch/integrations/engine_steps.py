@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-Said = tuple[int, "int | None"]
+BatchSize = tuple[int, "int | None"]
 """Requests in the batch, 0: nothing ran; and requests left with work to do, None: not known, or hidden behind a batch
 that runs already."""
 
-Read = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], Said]
+Read = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], BatchSize]
 """What a step was: from the engine, the arguments of the call, and what it returned."""
 
 

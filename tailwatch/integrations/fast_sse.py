@@ -95,7 +95,7 @@ class FastSSE:
         self._count(shape, reason)
         self._pending.append((shape, reason))
 
-    def tell(self) -> None:
+    def log_fallbacks(self) -> None:
         """Log the fallbacks since the last call, once a shape."""
         while self._pending:
             shape, reason = self._pending.popleft()

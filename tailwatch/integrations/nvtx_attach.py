@@ -31,7 +31,7 @@ class NVTXHook:
         self.tokens = tokens
 
     @property
-    def told(self) -> bool:
+    def attached(self) -> bool:
         """Whether a tool listens and is told."""
         return self._core.nvtx_attached
 

@@ -15,7 +15,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from tailwatch.integrations.engine_steps import EngineStep, Following, Part, Said
+from tailwatch.integrations.engine_steps import BatchSize, EngineStep, Following, Part
 from tailwatch.integrations.step_shapes import (
     Batch,
     Cached,
@@ -33,12 +33,12 @@ def _batch_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return args[0] if args else kwargs["batch"]
 
 
-def _read_run(scheduler: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Said:
+def _read_run(scheduler: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> BatchSize:
     """What was started runs: it hides what the host does."""
     return len(_batch_of(args, kwargs).reqs), None
 
 
-def _read_result(scheduler: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Said:
+def _read_result(scheduler: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> BatchSize:
     """Queued requests, and those of both batches that have not finished. While another forward runs it is not known
     whether they wait for the host."""
     batch, running = _batch_of(args, kwargs), scheduler.running_batch

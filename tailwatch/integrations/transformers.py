@@ -13,7 +13,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tailwatch import _hot
-from tailwatch.integrations.engine_steps import EngineStep, Following, Part, Said
+from tailwatch.integrations.engine_steps import BatchSize, EngineStep, Following, Part
 from tailwatch.integrations.output_hook import OutputPath
 from tailwatch.integrations.step_shapes import Batch, Cached, New, Outputs, RequestOutput, argument
 
@@ -133,7 +133,7 @@ def _tokens_of(requests: list[Any]) -> Iterator[RequestOutput]:
             yield RequestOutput(state.request_id, reason, (0,))  # which one is not read
 
 
-def _read_step(manager: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Said:
+def _read_step(manager: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> BatchSize:
     """What the host does while another batch is in flight may be hidden behind it: not known."""
     processor = manager.batch_processor
     scheduler = processor.scheduler

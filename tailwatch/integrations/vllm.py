@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tailwatch.integrations.engine_steps import EngineStep, Following, Part, Said
+from tailwatch.integrations.engine_steps import BatchSize, EngineStep, Following, Part
 from tailwatch.integrations.fast_sse_targets import FastSSETarget, ModelTarget
 
 _OPENAI = "vllm.entrypoints.openai"
@@ -25,7 +25,7 @@ TARGETS: tuple[FastSSETarget, ...] = (
 )
 
 
-def _read_step(engine: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Said:
+def _read_step(engine: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> BatchSize:
     """The requests that run, or those that were answered where these are more: who was answered may have finished.
 
     While a batch is queued the device has work, and what the host does meanwhile may be hidden behind it: not known.

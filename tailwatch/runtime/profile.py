@@ -124,13 +124,13 @@ def _stage(watch: Watch, target: Path, requests: int, seconds: float, torch: boo
     made = Profiled(target)
     before, begun = watch.snapshot(), _clocks()
     with _recording(watch, made):
-        with _torch(made, torch) as torch_says:
+        with _torch(made, torch) as torch_facts:
             made.requests = _wait(watch, made, requests, seconds)
         made.complete = made.requests >= requests
         ended = _clocks()
         _write_trace(watch, made)
     _write_numbers(watch, made, before)
-    _write_manifest(watch, made, requests, [begun, ended], torch_says)
+    _write_manifest(watch, made, requests, [begun, ended], torch_facts)
     return made
 
 
@@ -194,7 +194,7 @@ def _write_trace(watch: Watch, made: Profiled) -> None:
     try:
         watch.trace(made.path / "tailwatch.pftrace")
         made.files["tailwatch.pftrace"] = "requests, tokens, pauses and steps: open it in ui.perfetto.dev"
-        _tell_absent(watch, made)
+        _note_absent(watch, made)
         if merge:
             watch.trace(made.path / "together.json", format="json", merge=merge)
             made.files["together.json"] = "tailwatch.pftrace and torch.json on one clock: open it in ui.perfetto.dev"
@@ -202,7 +202,7 @@ def _write_trace(watch: Watch, made: Profiled) -> None:
         made.notes.append(str(error))
 
 
-def _tell_absent(watch: Watch, made: Profiled) -> None:
+def _note_absent(watch: Watch, made: Profiled) -> None:
     """Which others of the group the timeline knows nothing of."""
     if not (directory := watch.membership.directory):
         return
@@ -218,14 +218,14 @@ def _tell_absent(watch: Watch, made: Profiled) -> None:
 @contextmanager
 def _torch(made: Profiled, wanted: bool | None) -> Iterator[dict[str, Any]]:
     """Its profiler at work. Yields what it says of itself."""
-    says: dict[str, Any] = {}
-    profiler = _torch_profiler(made, wanted, says)
+    facts: dict[str, Any] = {}
+    profiler = _torch_profiler(made, wanted, facts)
     if profiler is None:
-        yield says
+        yield facts
         return
     profiler.start()
     try:
-        yield says
+        yield facts
     finally:
         profiler.stop()
     try:
@@ -235,7 +235,7 @@ def _torch(made: Profiled, wanted: bool | None) -> Iterator[dict[str, Any]]:
         made.notes.append(f"the trace of torch could not be written: {type(error).__name__}: {error}")
 
 
-def _torch_profiler(made: Profiled, wanted: bool | None, says: dict[str, Any]) -> Any:
+def _torch_profiler(made: Profiled, wanted: bool | None, facts: dict[str, Any]) -> Any:
     """One that has not been started; None: there is none, or it is not wanted."""
     if wanted is False or (wanted is None and "torch" not in sys.modules):
         return None
@@ -249,12 +249,12 @@ def _torch_profiler(made: Profiled, wanted: bool | None, says: dict[str, Any]) -
         return None
     cuda = bool(torch.cuda.is_available())
     activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if cuda else [])]
-    says |= {"version": str(torch.__version__), "cuda": cuda, "all_threads": True}
+    facts |= {"version": str(torch.__version__), "cuda": cuda, "all_threads": True}
     try:
         everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
         return profiler.profile(activities=activities, experimental_config=everywhere)
     except (AttributeError, TypeError):
-        says["all_threads"] = False
+        facts["all_threads"] = False
         made.notes.append("this version of torch records only the operators of the thread that called profile()")
         return profiler.profile(activities=activities)
 
@@ -272,9 +272,9 @@ def _write_numbers(watch: Watch, made: Profiled, before: Any) -> None:
 
 
 def _write_manifest(
-    watch: Watch, made: Profiled, requests: int, window: list[dict[str, int]], torch_says: dict[str, Any]
+    watch: Watch, made: Profiled, requests: int, window: list[dict[str, int]], torch_facts: dict[str, Any]
 ) -> None:
-    told = {
+    manifest = {
         "tailwatch": VERSION,
         "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "python": sys.version.split()[0],
@@ -285,21 +285,21 @@ def _write_manifest(
         "complete": made.complete,
         "from": window[0],
         "to": window[1],
-        "torch": torch_says or None,
+        "torch": torch_facts or None,
         "files": dict(made.files),
         "notes": made.notes,
     }
-    _write(made, MANIFEST, told, "this")
+    _write(made, MANIFEST, manifest, "this")
 
 
 _KEPT_BACK = frozenset({"page_token", "otel", "dir"})
 
 
-def _write(made: Profiled, name: str, told: Any, what: str) -> None:
+def _write(made: Profiled, name: str, content: Any, what: str) -> None:
     import json
 
     try:
-        (made.path / name).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        (made.path / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise TailwatchError(f"profile: {made.path / name}: {error.strerror}") from error
     made.files[name] = what

@@ -126,7 +126,7 @@ class Watch:
         self._heritage = EnvironmentPatch()
         self.port: MetricsPort = wiring.make_port(self, lambda: self.exposition, lambda: self.page, self._port_is_taken)
         self.notes += wiring.page_notes(config)
-        self._said_alone = self._port_is_the_environments = False
+        self._warned_alone = self._port_is_the_environments = False
         self._inherited = False  # the app came with a fork: whether this child serves it is not known
         self._daemon = Daemon(self._tasks(), lambda: self.core.count_error(ERROR_DAEMON))
 
@@ -490,7 +490,7 @@ class Watch:
             (self._pause_log.drain, 0.25),
             (self._slow_log.drain, 0.25),
             (self.fast_sse.listen, 1.0),
-            (self.fast_sse.tell, 1.0),
+            (self.fast_sse.log_fallbacks, 1.0),
             (self.host.find_loops, 0.25),
             (self.coordinator.check, 1.0),
             (self.coordinator.turn, 0.25),
@@ -553,8 +553,8 @@ class Watch:
     def _on_startup(self) -> None:
         self._daemon.start()
         self._guarded(self._join_server, ERROR_GROUP)
-        if parent_process() is not None and self.membership.alone and not self._said_alone:
-            self._said_alone = True
+        if parent_process() is not None and self.membership.alone and not self._warned_alone:
+            self._warned_alone = True
             self._warn(
                 "this process was started by another one (a worker of several, or a reloader's child): /metrics and "
                 "tailwatch.snapshot() cover this process alone"
@@ -596,7 +596,7 @@ class Watch:
     def _log_last(self) -> None:
         self._pause_log.drain(last=True)
         self._slow_log.drain()
-        self.fast_sse.tell()
+        self.fast_sse.log_fallbacks()
 
 
 def _directory_of_server(config: Config) -> str:

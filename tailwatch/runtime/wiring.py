@@ -176,8 +176,8 @@ def _snapshot_answer(source: Source, query: str) -> Response:
     from tailwatch.export.prometheus.exposition import Response
 
     window = dict(parse_qsl(query)).get("window")
-    told = {"snapshot": source.snapshot(window).as_dict(), "context": source.context().as_dict()}
-    body = json.dumps({**told, "directory": source.membership.directory}).encode()
+    numbers = {"snapshot": source.snapshot(window).as_dict(), "context": source.context().as_dict()}
+    body = json.dumps({**numbers, "directory": source.membership.directory}).encode()
     parts = tuple(body[i : i + _PART_BYTES] for i in range(0, len(body), _PART_BYTES))
     return Response("application/json", "", parts)
 

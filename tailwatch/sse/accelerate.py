@@ -201,11 +201,11 @@ class Acceleration:
         if first and len(self.fallbacks) >= _NAMED_LIMIT:
             fallback = Fallback("other", reason)
         self.fallbacks[fallback] += 1
-        told = list(dict.fromkeys((*filter(None, (self._on_fallback,)), *_listeners)))
-        if first and not told:
+        listeners = list(dict.fromkeys((*filter(None, (self._on_fallback,)), *_listeners)))
+        if first and not listeners:
             _log(fallback, detail)
-        for listener in told:
-            _tell(listener, fallback)
+        for listener in listeners:
+            _call(listener, fallback)
 
 
 def accelerate(
@@ -297,7 +297,7 @@ def _require_number(option: str, value: object, least: int) -> None:
         raise OptionError.of(option, value, f"expected an int from {least} on")
 
 
-def _tell(listener: OnFallback, fallback: Fallback) -> None:
+def _call(listener: OnFallback, fallback: Fallback) -> None:
     try:
         listener(*fallback)
     except Exception:

@@ -87,8 +87,8 @@ class ChoiceStream(_hot.Encoder):
             "model": validation.text("model", model),
             "created": validation.count("created", created),
         }
-        self._say("system_fingerprint", system_fingerprint)
-        self._say("service_tier", service_tier)
+        self._set_constant("system_fingerprint", system_fingerprint)
+        self._set_constant("service_tier", service_tier)
         follows = validation.flag("include_usage", include_usage)
         if follows and self._shape.usage_is_null:
             self._values["usage"] = None
@@ -211,7 +211,7 @@ class ChoiceStream(_hot.Encoder):
     def _no_place(self, name: str, value: object, kind: str) -> OptionError:
         return OptionError.of(name, value, f"like={self._like!r} has no place for it in its {kind} frame")
 
-    def _say(self, name: str, value: str | None) -> None:
+    def _set_constant(self, name: str, value: str | None) -> None:
         """A value for every frame of this server that has a place for it."""
         if value is None:
             return

@@ -104,8 +104,8 @@ def _described(path: str, trace: Any) -> TraceFile | None:
     for ring in range(lib.TW_RINGS):
         lost += lib.tw_ring_bounds(trace, ring, first, end)
         held += end[0] - first[0]
-    said = ffi.string(name).decode("utf-8", "replace")
-    return TraceFile(path, said, trace.pid, lib.tw_trace_is_over(trace), _seen(trace), trace.bytes, held, lost)
+    process = ffi.string(name).decode("utf-8", "replace")
+    return TraceFile(path, process, trace.pid, lib.tw_trace_is_over(trace), _seen(trace), trace.bytes, held, lost)
 
 
 def _seen(trace: Any) -> float:

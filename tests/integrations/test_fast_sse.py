@@ -262,8 +262,8 @@ def test_a_builder_that_changes_its_mind_is_given_up(load: Any, caplog: pytest.L
         for text in MANY:
             assert home.build_sse_content(**SGLANG_CALL, content=text) == moody(**SGLANG_CALL, content=text)
         assert caplog.records == []  # not on the thread that serves
-        watch.fast_sse.tell()
-        watch.fast_sse.tell()
+        watch.fast_sse.log_fallbacks()
+        watch.fast_sse.log_fallbacks()
 
     assert fallbacks() == {("SGLang content", "differs"): 1}
     (logged,) = [record.getMessage() for record in caplog.records if "SGLang content" in record.getMessage()]
@@ -677,7 +677,7 @@ def test_a_class_accelerated_by_hand_is_counted_and_logged(caplog: pytest.LogCap
         Own(text="a", value=0.5).model_dump_json()
         assert fallbacks() == {("Own:value", "unsupported"): 1}
         assert caplog.records == []
-        watch.fast_sse.tell()
+        watch.fast_sse.log_fallbacks()
         assert [record.getMessage() for record in caplog.records] == [
             "fast_sse: Own:value: goes the server's own way (unsupported)"
         ]

@@ -164,7 +164,7 @@ def test_the_pauses_that_are_booked_begin_and_end_when_the_tool_saw_them(watched
 NOT_THERE = """
 import tailwatch
 watch = tailwatch.install(gc="observe", nvtx=True)
-print(watch.nvtx.told, [note for note in watch.context().notes if "nvtx" in note])
+print(watch.nvtx.attached, [note for note in watch.context().notes if "nvtx" in note])
 """
 
 

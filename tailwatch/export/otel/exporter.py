@@ -92,7 +92,7 @@ class OTel:
         from uuid import uuid4  # here and below: it is expensive to import
 
         self._instance = str(uuid4())
-        self._said_slow = False
+        self._noted_slow = False
         self.spans = Spans(
             self.provider_name, self._tracer_provider, self._serving, lambda: self._count_drop(self._span_drop)
         )
@@ -142,7 +142,7 @@ class OTel:
         """One last export, for FLUSH_SECONDS at most. What could not be undone, a sentence each."""
         if self._stopped:
             return []
-        self._tell_at_all()
+        self._export_short_life()
         self._stopped = True
         atexit.unregister(self.stop)
         until = time.monotonic() + FLUSH_SECONDS
@@ -156,7 +156,7 @@ class OTel:
         self._pushes = []
         return report
 
-    def _tell_at_all(self) -> None:
+    def _export_short_life(self) -> None:
         """A process that lived for less than a turn has something to tell, too."""
         if not self._pushes and self._started and self._take().opened:
             self.turn()
@@ -203,8 +203,8 @@ class OTel:
 
     def _sender_of(self, exporter: Any, turn: Any) -> Sender:
         sender = Sender(exporter, self._resource, turn=turn)
-        if not sender.fast and not self._said_slow:
-            self._said_slow = True
+        if not sender.fast and not self._noted_slow:
+            self._noted_slow = True
             self._note(
                 f"{sender.name} takes no encoded bytes: the metrics are made into objects for it, under the GIL; "
                 "tailwatch.otel.longest_hold says for how long at once"
