@@ -276,8 +276,8 @@ def page_picture() -> None:
             tab = browser.open(f"http://127.0.0.1:{here.port}/tailwatch", width=900, height=600)
             tab.until("document.querySelectorAll('canvas').length > 2")
             time.sleep(6)  # some points of the load over time
-            told = tab.call("Page.captureScreenshot", format="webp", quality=40, captureBeyondViewport=True)
-    (DOCS / "pictures" / "page.webp").write_bytes(base64.b64decode(told["data"]))
+            answer = tab.call("Page.captureScreenshot", format="webp", quality=40, captureBeyondViewport=True)
+    (DOCS / "pictures" / "page.webp").write_bytes(base64.b64decode(answer["data"]))
 
 
 def demo_rows() -> None:

@@ -39,7 +39,7 @@ class Autoinstall:
 
     def __init__(self, refusal: str | None = None) -> None:
         self._refusal = refusal
-        self._said = False
+        self._logged = False
         self._closed = False
         self._undo: list[Callable[[], None]] = []
         self._waiting = ImportHooks(
@@ -85,7 +85,7 @@ class Autoinstall:
         package = server.partition(".")[0]
         processes.note("app", package)
         version = getattr(sys.modules.get(package), "__version__", "of an unknown version")
-        self._say(f"{package} {version} is not watched: its app was not found where expected ({error})")
+        self._log(f"{package} {version} is not watched: its app was not found where expected ({error})")
 
     def called_by_server(self) -> None:
         """A server has called our plugin: a child of its is watched from now on. Where a command began, the app or
@@ -168,7 +168,7 @@ class Autoinstall:
     def _through(self, what: str, *arguments: Any) -> Any:
         """Calls autoinstall_app or autoinstall_process. None where that fails: logged once, and all is removed."""
         if self._refusal is not None:
-            self._say(self._refusal)
+            self._log(self._refusal)
             return None
         try:
             from tailwatch_boot.launcher_imports import launcher_importable
@@ -179,12 +179,12 @@ class Autoinstall:
             return getattr(install, f"autoinstall_{what}")(*arguments)
         except Exception as error:
             self.close()
-            self._say(f"{_reason(error)}; the server runs without tailwatch")
+            self._log(f"{_reason(error)}; the server runs without tailwatch")
             return None
 
-    def _say(self, sentence: str) -> None:
-        if not self._said:
-            self._said = True
+    def _log(self, sentence: str) -> None:
+        if not self._logged:
+            self._logged = True
             import logging
 
             logging.getLogger("tailwatch").warning("tailwatch: %s", sentence)

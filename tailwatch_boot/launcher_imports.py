@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_LENT = ("tailwatch", "_cffi_backend")
+_LAUNCHER_PACKAGES = ("tailwatch", "_cffi_backend")
 
 
 class _LauncherFinder:
@@ -28,7 +28,7 @@ class _LauncherFinder:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """What the launcher has, None for everything else."""
-        if name not in _LENT:
+        if name not in _LAUNCHER_PACKAGES:
             return None
         from importlib.machinery import PathFinder
 
@@ -42,9 +42,9 @@ class _LauncherFinder:
 @contextmanager
 def launcher_importable() -> Iterator[None]:
     """Inside, ``import tailwatch`` finds the interpreter's own, else the launcher's."""
-    lender: Any = _LauncherFinder()
-    sys.meta_path.insert(0, lender)
+    finder: Any = _LauncherFinder()
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        without(lender)
+        without(finder)

@@ -128,7 +128,7 @@ def describe(policy: snapshots.Policy) -> str:
 class _Asked:
     process: snapshots.Process
     number: int
-    said: str = ""
+    outcome: str = ""
     done: bool = False
     file: int = -1
 
@@ -139,7 +139,7 @@ def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) 
 
     asked = _Asked(process, 1 + secrets.randbelow(MOST_NUMBER - 1))
     if process.policy.kind in ("off", "observe"):
-        asked.said = f"nothing was done: with gc={process.policy.kind!r} tailwatch does not control the collector"
+        asked.outcome = f"nothing was done: with gc={process.policy.kind!r} tailwatch does not control the collector"
         return asked
     segment = snapshots.file_of(directory, process)
     command = GCCommand(asked.number, verb, time.monotonic_ns() + round(timeout * 1e9))
@@ -149,7 +149,7 @@ def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) 
         path = os.path.join(directory, name_of(segment))
         asked.file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        asked.said = "nothing was done: its command file is missing or was replaced (has its daemon started yet?)"
+        asked.outcome = "nothing was done: its command file is missing or was replaced (has its daemon started yet?)"
         return asked
     try:
         if is_plain(os.fstat(asked.file)):
@@ -157,26 +157,26 @@ def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) 
             os.ftruncate(asked.file, 0)
             os.pwrite(asked.file, encode(command), 0)
         else:
-            asked.said = "nothing was done: its command file has an unexpected owner or mode"
+            asked.outcome = "nothing was done: its command file has an unexpected owner or mode"
     except BlockingIOError:
-        asked.said = "nothing was done: another `tailwatch gc` is waiting for this process"
+        asked.outcome = "nothing was done: another `tailwatch gc` is waiting for this process"
     except OSError as error:
-        asked.said = f"nothing was done: {error.strerror}"
+        asked.outcome = f"nothing was done: {error.strerror}"
     return asked
 
 
 def _await(directory: str, asked: list[_Asked], seconds: float) -> int:
     until = time.monotonic() + seconds
     for each in asked:
-        if each.said:
-            print(f"{_head(each.process)}: {each.said}", flush=True)
-    while any(not each.said for each in asked) and time.monotonic() < until:
+        if each.outcome:
+            print(f"{_head(each.process)}: {each.outcome}", flush=True)
+    while any(not each.outcome for each in asked) and time.monotonic() < until:
         time.sleep(_LOOK_SECONDS)
-        _look(directory, [each for each in asked if not each.said])
+        _look(directory, [each for each in asked if not each.outcome])
     for each in asked:
-        if not each.said:
-            each.said = f"no answer within {seconds:g} s"
-            print(f"{_head(each.process)}: {each.said}", flush=True)
+        if not each.outcome:
+            each.outcome = f"no answer within {seconds:g} s"
+            print(f"{_head(each.process)}: {each.outcome}", flush=True)
     return OK if all(each.done for each in asked) else FOUND
 
 
@@ -185,12 +185,12 @@ def _look(directory: str, asked: list[_Asked]) -> None:
     for each in asked:
         now = _same(each.process, living)
         if now is None:
-            each.said = "the process has exited"
+            each.outcome = "the process has exited"
         elif now.policy.answered == each.number:
             result = CommandResult.of(now.policy.answer)
-            each.said, each.done = _sentence(result), result.code in (DONE, SWEPT)
-        if each.said:
-            print(f"{_head(each.process)}: {each.said}", flush=True)
+            each.outcome, each.done = _sentence(result), result.code in (DONE, SWEPT)
+        if each.outcome:
+            print(f"{_head(each.process)}: {each.outcome}", flush=True)
 
 
 def _same(process: snapshots.Process, living: list[snapshots.Process]) -> snapshots.Process | None:

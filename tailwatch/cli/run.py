@@ -84,7 +84,7 @@ def main(parsed: argparse.Namespace) -> int:
     with _signals_held() as before, _group({**os.environ, **given}) as directory:
         environment = environment_of(os.environ, given | directory)
         if not quiet:
-            _say(f"watching every Python process of: {shlex.join(command)}{_with(given | directory)}")
+            _print(f"watching every Python process of: {shlex.join(command)}{_with(given | directory)}")
         traffic = UnseenTraffic(*directory.values()) if watched and directory and not quiet else None
         status = run(command, environment, before, traffic)
         if directory and not quiet:
@@ -111,12 +111,12 @@ class UnseenTraffic:
         self._noted: set[int] = set()
         self._since = self._last = 0.0
         self._looks = 0
-        self._said = False
+        self._printed = False
 
     @property
     def looks(self) -> bool:
         """Whether turn() is to be called again."""
-        return self._connections is not None and not self._said
+        return self._connections is not None and not self._printed
 
     @property
     def pause(self) -> float:
@@ -131,13 +131,13 @@ class UnseenTraffic:
         """Look."""
         self._looks += 1
         if self._look() and self._last - self._since >= _TRAFFIC_SECONDS:
-            self._said = True
-            self._tell()
+            self._printed = True
+            self._print_finding()
 
     def finish(self) -> None:
         """The command has ended: what came until now."""
         if self._look() and self._ports:
-            self._tell()
+            self._print_finding()
 
     def _look(self) -> bool:
         """Whether it is certain that no request is stamped."""
@@ -170,11 +170,11 @@ class UnseenTraffic:
             for port in new:
                 own_notes.note(self._directory, "port", str(port))
 
-    def _tell(self) -> None:
+    def _print_finding(self) -> None:
         servers, ports = unseen.read(self._directory).servers, tuple(sorted(self._ports))
         finding = nothing_seen(DiagnosisContext(unseen_servers=servers, unseen_ports=ports))
         if finding is not None:
-            _say(f"{finding.title}: {finding.detail} To measure them, {finding.advice}")
+            _print(f"{finding.title}: {finding.detail} To measure them, {finding.advice}")
 
 
 @contextlib.contextmanager
@@ -223,14 +223,14 @@ def _make_directory(stack: contextlib.ExitStack) -> str:
     except OSError as error:
         stack.close()
         reason = f"{IN_MEMORY} is not writable ({error.strerror})"
-        _say(f"{reason}: each process reports only its own numbers; set --dir to share them in another directory")
+        _print(f"{reason}: each process reports only its own numbers; set --dir to share them in another directory")
         return ""
 
 
 def _clear(directory: str) -> None:
     """Remove what the group left, but for traces of a server that may have been killed: remove_dead() does later."""
     if temp_dirs.has_traces(directory):
-        _say(f"recorded events are kept for an hour: tailwatch trace --dir {directory}")
+        _print(f"recorded events are kept for an hour: tailwatch trace --dir {directory}")
     else:
         temp_dirs.discard(directory)
 
@@ -245,7 +245,7 @@ def _sum_up(directory: str) -> None:
         found, context = snapshots.take_directory(directory), context_of(directory)
     except TailwatchError:
         return
-    _say(f"{headline(found, context)} ({format_extremes(found)})")
+    _print(f"{headline(found, context)} ({format_extremes(found)})")
 
 
 def environment_of(inherited: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
@@ -345,22 +345,22 @@ def _check(given: Mapping[str, str]) -> tuple[bool, bool]:
     try:
         return True, Config.read({}, {**os.environ, **given}).quiet
     except OptionError as error:
-        _say(f"{error}; the command runs without tailwatch")
+        _print(f"{error}; the command runs without tailwatch")
         return False, False
 
 
 def _with(given: Mapping[str, str]) -> str:
     secret = {variable_of(name) for name in SECRET_OPTIONS}
-    said = (f"{name}={SECRET if name in secret else value}" for name, value in given.items())
-    return f" ({' '.join(said)})" if given else ""
+    settings = (f"{name}={SECRET if name in secret else value}" for name, value in given.items())
+    return f" ({' '.join(settings)})" if given else ""
 
 
 def _refuse(status: int, name: str, reason: str) -> int:
-    _say(f"{name}: {reason}")
+    _print(f"{name}: {reason}")
     return status
 
 
-def _say(sentence: str) -> None:
+def _print(sentence: str) -> None:
     """A line to standard error; nothing where nobody reads it any more, as after `2>&1 | head`."""
     if sys.stderr is None:
         return

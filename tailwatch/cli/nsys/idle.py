@@ -110,6 +110,6 @@ def _blames(pauses: list[ReportPause], start: int, end: int) -> tuple[Blame, ...
             continue
         key = pause.pid, pause.cause
         old = found.get(key, Blame(*key, 0, 0, None))
-        told = [n for n in (old.collected, pause.collected) if n is not None]
-        found[key] = Blame(*key, old.overlap + overlap, old.collections + 1, sum(told) if told else None)
+        counts = [n for n in (old.collected, pause.collected) if n is not None]
+        found[key] = Blame(*key, old.overlap + overlap, old.collections + 1, sum(counts) if counts else None)
     return tuple(sorted(found.values(), key=lambda blame: -blame.overlap))

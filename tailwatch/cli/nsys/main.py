@@ -138,8 +138,8 @@ def _shares(report: Report, found: Iterable[Idle]) -> list[tuple[tuple[str, str]
 def sentence(report: Report, idle: Idle) -> str:
     """What is said of one idle time."""
     text = f"GPU {idle.device} had nothing to do from {_s(idle.start)} to {_s(idle.end)} ({_ms(idle.length)})"
-    told = [blame for blame in idle.blames if blame.overlap * _SMALL >= idle.length]
-    blames = ", ".join(_blame(report, blame) for blame in told)
+    shown = [blame for blame in idle.blames if blame.overlap * _SMALL >= idle.length]
+    blames = ", ".join(_blame(report, blame) for blame in shown)
     text += f"; {blames}" if blames else "; no process was in a pause"
     text += f"; {_many(idle.in_flight, 'request')} in flight" if idle.in_flight else "; no request in flight"
     if idle.waiting:
