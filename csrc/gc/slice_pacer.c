@@ -24,11 +24,11 @@ static int few_die(const tw_pace *p) {
 /* What an object that grew old adds to the backlog. */
 static uint64_t price_of(const tw_pace *p) { return p->price > 0 ? p->price : TW_PACE_PER_OBJECT; }
 
-/* A slice looks at more than is owed where that is hard to cut. */
-static void owe(tw_pace *p, uint64_t more, uint64_t done) {
-    const uint64_t owed = least(p->backlog + more, most(p->old * TW_PACE_OF_A_CYCLE, 4 * TW_PACE_MOST)), had = p->ahead + done;
-    p->backlog = owed > had ? owed - had : 0;
-    p->ahead = owed > had ? 0 : least(had - owed, most(p->ahead, TW_PACE_MOST));
+/* A slice looks at more than is due where that is hard to cut. */
+static void charge(tw_pace *p, uint64_t more, uint64_t done) {
+    const uint64_t due = least(p->backlog + more, most(p->old * TW_PACE_OF_A_CYCLE, 4 * TW_PACE_MOST)), had = p->ahead + done;
+    p->backlog = due > had ? due - had : 0;
+    p->ahead = due > had ? 0 : least(had - due, most(p->ahead, TW_PACE_MOST));
 }
 
 /* What was freed beside those that were moved had been young. */
@@ -39,7 +39,7 @@ static void grow(tw_pace *p, const tw_slice *slice) {
     p->old -= least(p->old, slice->freed);
     p->grown += grown;
     p->dead += slice->moved;
-    owe(p, grown * price_of(p), slice->looks);
+    charge(p, grown * price_of(p), slice->looks);
     if (tw_pace_late(p)) tw_pace_more(p);
 }
 

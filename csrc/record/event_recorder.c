@@ -220,14 +220,14 @@ void tw_recorder_sample(tw_recorder *r, const tw_segment *g, uint64_t now_ns) {
 /* ---- pauses ---- */
 
 /* Of a process that dies in a pause only this tells. */
-static void tell_open(tw_recorder *r, const tw_pause_clock *p) {
+static void record_open(tw_recorder *r, const tw_pause_clock *p) {
     const bool open = tw_load(&p->depth) != 0;
     tw_store(&r->head->pause_open_cause, open ? tw_load(&p->open_cause) : 0);
     tw_store_release(&r->head->pause_open_ns, open ? tw_load(&p->open_start_ns) : 0);
 }
 
 void tw_recorder_pause(tw_recorder *r, const tw_pause_clock *p) {
-    if (r->head != NULL) tell_open(r, p);
+    if (r->head != NULL) record_open(r, p);
 }
 
 static uint32_t saturated(uint64_t n) { return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX; }
@@ -240,7 +240,7 @@ void tw_recorder_paused(tw_recorder *r, const tw_pause_clock *p, tw_cause cause,
     const uint32_t uncollectable = result != NULL ? saturated(result->uncollectable) : 0;
     tw_ring_put(ring, stop_ns, tw_what(TW_KIND_PAUSE, (uint32_t)cause, flags, uncollectable), start_ns,
                 result != NULL ? result->collected : 0);
-    tell_open(r, p);
+    record_open(r, p);
 }
 
 /* ---- memory ---- */

@@ -221,7 +221,7 @@ static void on_open(exporter *x, const tw_ring_event *e) {
     enter_phase(x, r, PHASE_WAIT, e->time_ns, UINT32_MAX);
 }
 
-static bool tells_of(const tw_ring_event *delay, const tw_ring_event *token) {
+static bool belongs_to(const tw_ring_event *delay, const tw_ring_event *token) {
     return delay != NULL && tw_what_kind(delay->what) == TW_KIND_DELAY && delay->id == token->id &&
            delay->time_ns == token->time_ns;
 }
@@ -229,7 +229,7 @@ static bool tells_of(const tw_ring_event *delay, const tw_ring_event *token) {
 /* The event that says what pauses cost a token: before or behind it in its ring. NULL: there is none. */
 static const tw_ring_event *delay_of(const exporter *x, const tw_ring_event *e) {
     const tw_ring_event *before = &x->delay[x->reader.ring], *behind = tw_reader_peek(&x->reader);
-    return tells_of(before, e) ? before : tells_of(behind, e) ? behind : NULL;
+    return belongs_to(before, e) ? before : belongs_to(behind, e) ? behind : NULL;
 }
 
 /* A token that pauses may have delayed, with the arrows that end here. */
@@ -391,7 +391,7 @@ static void on_event(exporter *x, const tw_ring_event *e) {
 }
 
 /* Says on a track of its own what the rings have lost, and which stalls were in none. */
-static void tell_losses(exporter *x) {
+static void write_losses(exporter *x) {
     const uint64_t stalls_lost = tw_load(&x->file->head->stalls_lost);
     uint32_t on = 0;
     for (uint32_t ring = 0; ring < TW_RINGS; ring++) {
@@ -434,7 +434,7 @@ static void draw_process(exporter *x, uint32_t process) {
     tw_export_steps_end(x);
     tw_export_stalls_end(x);
     if (x->first_ns == 0 && fine(x->file->joined_ns)) x->first_ns = x->file->joined_ns;
-    tell_losses(x);
+    write_losses(x);
     x->account->unfinished += x->requests.used;
     tw_requests_free(&x->requests);
     x->requests = (tw_requests){0};

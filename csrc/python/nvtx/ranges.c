@@ -9,7 +9,7 @@
 
 #include <nvtx3/nvToolsExt.h>
 
-#define OWED 8 /* threads whose stack is to be put right */
+#define PENDING 8 /* threads whose stack is to be put right */
 
 typedef enum text {
     TEXT_CAUSES, /* and those of the other causes after it */
@@ -30,8 +30,8 @@ typedef struct nvtx_tool {
     uint64_t passes;                /* collections and passes so far */
     pthread_t gc_thread;            /* which one the open collection was pushed on */
     uint64_t gc_forks;
-    struct { pthread_t thread; uint32_t pops; } owed[OWED];
-    uint32_t n_owed;
+    struct { pthread_t thread; uint32_t pops; } pending[PENDING];
+    uint32_t n_pending;
     uint64_t steps_known;           /* bit i: step i has a name */
     uint32_t step[TW_STEPS];        /* numbers of their names */
     uint8_t labels_known[TW_LABEL_SETS_LIMIT / 8];
@@ -40,7 +40,7 @@ typedef struct nvtx_tool {
 } nvtx_tool;
 
 /* One a process, made when a tool was found. */
-static nvtx_tool *told;
+static nvtx_tool *process_tool;
 static int looked;                  /* whether there is one was asked: it is asked once */
 static uint64_t forks;              /* one more in each fork child: what its parent began is not its own to end */
 
@@ -70,7 +70,7 @@ static void begin(const nvtx_tool *nvtx, tw_nvtx_range *range, const nvtxEventAt
 }
 
 void nvtx_end(tw_nvtx_range *range) {
-    if (range->forks == forks) nvtxDomainRangeEnd(told->domain, range->id);
+    if (range->forks == forks) nvtxDomainRangeEnd(process_tool->domain, range->id);
     range->id = 0;
 }
 
@@ -148,12 +148,12 @@ static void name_categories(nvtxDomainHandle_t domain) {
 static void look(void) {
     looked = 1;
     const nvtxDomainHandle_t domain = nvtxDomainCreateA("tailwatch");
-    if (domain == NULL || (told = calloc(1, sizeof *told)) == NULL) return;
-    told->domain = domain;
+    if (domain == NULL || (process_tool = calloc(1, sizeof *process_tool)) == NULL) return;
+    process_tool->domain = domain;
     pthread_atfork(NULL, NULL, forked);
-    register_texts(told);
+    register_texts(process_tool);
     name_categories(domain);
-    name_of(told, "other", 5);
+    name_of(process_tool, "other", 5);
 }
 
 static void forget_numbers(nvtx_tool *nvtx) {
@@ -164,7 +164,7 @@ static void forget_numbers(nvtx_tool *nvtx) {
 /* ---- who and when ---- */
 
 /* With each anchor: a tool may capture a part of the run only. */
-static void tell_role(CoreObject *core) {
+static void mark_role(CoreObject *core) {
     nvtx_tool *nvtx = core->nvtx.tool;
     const tw_header *header = &core->segment->header;
     char role[TW_ROLE_WORDS * 8];
@@ -176,7 +176,7 @@ static void tell_role(CoreObject *core) {
 
 static void anchor(CoreObject *core) {
     const nvtx_tool *nvtx = core->nvtx.tool;
-    tell_role(core);
+    mark_role(core);
     nvtxEventAttributes_t event = event_of(nvtx->text[TEXT_CLOCK], NVTX_CATEGORY_CLOCK, GREY, 0);
     for (int i = 0; i < NVTX_BURST; i++) {
         event.payload.llValue = (int64_t)tw_now_ns();
@@ -222,31 +222,31 @@ static void user_mark(CoreObject *core, uint32_t name, int64_t payload) {
 /* ---- collections and passes ---- */
 
 /* What was pushed on this thread and lost its end. */
-static void pay(nvtx_tool *nvtx) {
+static void pop_pending(nvtx_tool *nvtx) {
     const pthread_t self = pthread_self();
-    for (uint32_t i = 0; i < nvtx->n_owed; i++) {
-        if (!pthread_equal(nvtx->owed[i].thread, self)) continue;
-        while (nvtx->owed[i].pops-- > 0) nvtxDomainRangePop(nvtx->domain);
-        nvtx->owed[i] = nvtx->owed[--nvtx->n_owed];
+    for (uint32_t i = 0; i < nvtx->n_pending; i++) {
+        if (!pthread_equal(nvtx->pending[i].thread, self)) continue;
+        while (nvtx->pending[i].pops-- > 0) nvtxDomainRangePop(nvtx->domain);
+        nvtx->pending[i] = nvtx->pending[--nvtx->n_pending];
         return;
     }
 }
 
 /* Where there is no room the range stays open: that thread ended, or never collected again. */
-static void owe(nvtx_tool *nvtx, pthread_t thread) {
+static void pop_later(nvtx_tool *nvtx, pthread_t thread) {
     uint32_t i = 0;
-    while (i < nvtx->n_owed && !pthread_equal(nvtx->owed[i].thread, thread)) i++;
-    if (i == OWED) return;
-    if (i == nvtx->n_owed) {
-        nvtx->owed[i].thread = thread;
-        nvtx->owed[i].pops = 0;
-        nvtx->n_owed++;
+    while (i < nvtx->n_pending && !pthread_equal(nvtx->pending[i].thread, thread)) i++;
+    if (i == PENDING) return;
+    if (i == nvtx->n_pending) {
+        nvtx->pending[i].thread = thread;
+        nvtx->pending[i].pops = 0;
+        nvtx->n_pending++;
     }
-    nvtx->owed[i].pops++;
+    nvtx->pending[i].pops++;
 }
 
 static void push(nvtx_tool *nvtx, tw_cause cause, uint32_t color) {
-    if (nvtx->n_owed > 0) pay(nvtx);
+    if (nvtx->n_pending > 0) pop_pending(nvtx);
     const nvtxEventAttributes_t event = event_of(nvtx->text[TEXT_CAUSES + cause], NVTX_CATEGORY_CAUSES + (uint32_t)cause, color, (int64_t)nvtx->passes++);
     nvtxDomainRangePushEx(nvtx->domain, &event);
 }
@@ -262,14 +262,14 @@ static void gc_push(CoreObject *core, tw_cause cause) {
 /* On any thread; another thread's stack is put right before its next push. */
 static void gc_pop(CoreObject *core) {
     core->nvtx.collection = 0;
-    if (told->gc_forks != forks) return;
-    if (pthread_equal(told->gc_thread, pthread_self())) nvtxDomainRangePop(told->domain);
-    else owe(told, told->gc_thread);
+    if (process_tool->gc_forks != forks) return;
+    if (pthread_equal(process_tool->gc_thread, pthread_self())) nvtxDomainRangePop(process_tool->domain);
+    else pop_later(process_tool, process_tool->gc_thread);
 }
 
 static void mark_collected(tw_cause cause, uint64_t collected) {
-    const nvtxEventAttributes_t event = event_of(told->text[TEXT_COLLECTED], NVTX_CATEGORY_CAUSES + (uint32_t)cause, (uint32_t)RED, (int64_t)collected);
-    nvtxDomainMarkEx(told->domain, &event);
+    const nvtxEventAttributes_t event = event_of(process_tool->text[TEXT_COLLECTED], NVTX_CATEGORY_CAUSES + (uint32_t)cause, (uint32_t)RED, (int64_t)collected);
+    nvtxDomainMarkEx(process_tool->domain, &event);
 }
 
 /* Of the pass inside which the depth is this. Both ends are on one thread. */
@@ -295,7 +295,7 @@ static void pause_ends(void *of, tw_cause cause, int generation, const uint64_t 
         gc_pop(core);
     } else if (bit != 0) {
         core->nvtx.passes &= ~bit;
-        nvtxDomainRangePop(told->domain);
+        nvtxDomainRangePop(process_tool->domain);
     }
 }
 
@@ -305,21 +305,21 @@ static void pause_ends(void *of, tw_cause cause, int generation, const uint64_t 
  * What is open still ends once nothing begins any more, so the hook stays. */
 static int attach(CoreObject *core, int tokens) {
     if (!looked) look();
-    if (told == NULL) return 0;
-    told->tokens = tokens;
-    if (core->nvtx.tool == NULL) forget_numbers(told);
-    core->nvtx.tool = told;
+    if (process_tool == NULL) return 0;
+    process_tool->tokens = tokens;
+    if (core->nvtx.tool == NULL) forget_numbers(process_tool);
+    core->nvtx.tool = process_tool;
     core->on_pause[ON_PAUSE_NVTX] = (pause_hook){core, pause_begins, pause_ends};
     return 1;
 }
 
 void nvtx_reborn(CoreObject *core) {
-    if (told == NULL) return;
-    if (core->nvtx.collection && told->gc_forks == forks) gc_pop(core);
-    else told->n_owed = 0; /* of threads that a fork child does not have */
+    if (process_tool == NULL) return;
+    if (core->nvtx.collection && process_tool->gc_forks == forks) gc_pop(core);
+    else process_tool->n_pending = 0; /* of threads that a fork child does not have */
     core->nvtx.collection = 0;
     core->nvtx.passes = 0;
-    forget_numbers(told);
+    forget_numbers(process_tool);
 }
 
 /* ---- methods of Core ---- */

@@ -8,14 +8,14 @@
 #include "python/stamp/recent_frames.h"
 
 #define NOTED 64
-#define TOLD 4096
-#define TOLD_PLACES 16    /* where one frame may stand */
-#define TOLD_BYTES (4u << 20) /* of all of them; what finds no room is scanned */
+#define GIVEN 4096
+#define GIVEN_PLACES 16         /* where one frame may stand */
+#define GIVEN_BYTES (4u << 20)  /* of all of them; what finds no room is scanned */
 
 static struct { PyObject *frame, *owner; const tw_facts *facts; } noted[NOTED];
-static struct { PyObject *frame; tw_facts facts; } told[TOLD]; /* facts.model is held */
-static size_t tellings;   /* entries of told[] in use */
-static size_t told_bytes; /* of their frames */
+static struct { PyObject *frame; tw_facts facts; } given[GIVEN]; /* facts.model is held */
+static size_t n_given;     /* entries of given[] in use */
+static size_t given_bytes; /* of their frames */
 bool frames_noting;
 size_t frames_held;
 
@@ -43,55 +43,55 @@ void frame_note(PyObject *frame, const tw_facts *facts, PyObject *owner) {
 }
 
 /* Where the frame stands, or may: an empty place, else the first of its places. */
-static size_t told_place(const PyObject *frame) {
-    const size_t first = place_of(frame) % TOLD;
+static size_t given_place(const PyObject *frame) {
+    const size_t first = place_of(frame) % GIVEN;
     size_t empty = first;
-    for (size_t i = 0; i < TOLD_PLACES; i++) {
-        const size_t at = (first + i) % TOLD;
-        if (told[at].frame == frame) return at;
-        if (told[at].frame == NULL && told[empty].frame != NULL) empty = at;
+    for (size_t i = 0; i < GIVEN_PLACES; i++) {
+        const size_t at = (first + i) % GIVEN;
+        if (given[at].frame == frame) return at;
+        if (given[at].frame == NULL && given[empty].frame != NULL) empty = at;
     }
     return empty;
 }
 
 /* The entry's frame is let go; its model becomes the caller's to release, and stays readable until then. */
-static PyObject *told_clear(size_t at) {
-    PyObject *frame = told[at].frame;
+static PyObject *given_clear(size_t at) {
+    PyObject *frame = given[at].frame;
     if (frame == NULL) return NULL;
-    told[at].frame = NULL;
-    tellings--;
+    given[at].frame = NULL;
+    n_given--;
     frames_held--;
-    told_bytes -= (size_t)PyBytes_Size(frame);
+    given_bytes -= (size_t)PyBytes_Size(frame);
     Py_DECREF(frame);
-    return told[at].facts.model;
+    return given[at].facts.model;
 }
 
-static void tell(PyObject *frame, const tw_facts *facts) {
-    const size_t at = told_place(frame), bytes = (size_t)PyBytes_Size(frame);
-    if (told_bytes + bytes > TOLD_BYTES) return;
+static void keep_given(PyObject *frame, const tw_facts *facts) {
+    const size_t at = given_place(frame), bytes = (size_t)PyBytes_Size(frame);
+    if (given_bytes + bytes > GIVEN_BYTES) return;
     PyObject *model = facts->model == NULL ? NULL : Py_NewRef(facts->model);
     Py_INCREF(frame);
-    PyObject *old_model = told_clear(at);
-    told[at].frame = frame;
-    told[at].facts = *facts;
-    told[at].facts.model = model;
-    tellings++;
+    PyObject *old_model = given_clear(at);
+    given[at].frame = frame;
+    given[at].facts = *facts;
+    given[at].facts.model = model;
+    n_given++;
     frames_held++;
-    told_bytes += bytes;
+    given_bytes += bytes;
     Py_XDECREF(old_model);
 }
 
-static const tw_facts *take_told(PyObject *object, PyObject **owner) {
-    const size_t at = told_place(object);
-    if (told[at].frame != object) return NULL;
-    *owner = told_clear(at);
-    return &told[at].facts;
+static const tw_facts *take_given(PyObject *object, PyObject **owner) {
+    const size_t at = given_place(object);
+    if (given[at].frame != object) return NULL;
+    *owner = given_clear(at);
+    return &given[at].facts;
 }
 
 const tw_facts *frame_take(PyObject *object, PyObject **owner) {
     const size_t at = place_of(object) % NOTED;
-    if (__builtin_expect(tellings > 0, 0)) {
-        const tw_facts *facts = take_told(object, owner);
+    if (__builtin_expect(n_given > 0, 0)) {
+        const tw_facts *facts = take_given(object, owner);
         if (facts != NULL) return facts;
     }
     if (noted[at].frame != object) return NULL;
@@ -106,8 +106,8 @@ const tw_facts *frame_take(PyObject *object, PyObject **owner) {
 PyObject *hot_forget_frames(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     frames_noting = false;
-    for (size_t at = 0; at < TOLD; at++) {
-        PyObject *model = told_clear(at);
+    for (size_t at = 0; at < GIVEN; at++) {
+        PyObject *model = given_clear(at);
         Py_XDECREF(model);
     }
     for (size_t at = 0; at < NOTED; at++) {
@@ -149,7 +149,7 @@ PyObject *hot_note(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     PyObject *owner = NULL;
     const tw_facts *known = frame_take(args[0], &owner); /* its template knows the model */
     if (known != NULL) facts.model = known->model;
-    if (frames_noting) tell(args[0], &facts);
+    if (frames_noting) keep_given(args[0], &facts);
     Py_XDECREF(owner);
     return Py_NewRef(args[0]);
 }

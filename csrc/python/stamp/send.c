@@ -267,7 +267,7 @@ static void see_body_object(SendObject *self, PyObject *body, uint64_t now) {
 }
 
 /* Once a request, in the context of the app's task. */
-static __attribute__((noinline)) void tell_end(SendObject *self) {
+static __attribute__((noinline)) void report_end(SendObject *self) {
     PyObject *result = PyObject_CallFunctionObjArgs(self->core->requests.ended, (PyObject *)self->stream, self->scope, NULL);
     if (result == NULL) drop_error(self);
     Py_XDECREF(result);
@@ -285,7 +285,7 @@ static void close_stream(SendObject *self, uint64_t now, tw_end end) {
     if (self->scan != NULL && end == TW_END_FINISHED) book(self, &rest, now);
     if (!self->labelled) label(self);
     stream_shut(self->stream, now, end);
-    if (self->core->requests.ended != NULL) tell_end(self);
+    if (self->core->requests.ended != NULL) report_end(self);
 }
 
 /* Whether this is the last message. A message without the key is: ASGI's default. */
@@ -329,7 +329,7 @@ static void end_turn(SendObject *self, uint64_t now, tw_end unanswered) {
     if (!self->labelled) label(self);
     if (stream->messages > 0) stream_shut(self->stream, stream->last_ns, TW_END_FINISHED);
     else stream_shut(self->stream, now, unanswered);
-    if (self->core->requests.ended != NULL) tell_end(self);
+    if (self->core->requests.ended != NULL) report_end(self);
 }
 
 static void see_websocket(SendObject *self, PyObject *message, uint64_t now) {
@@ -353,7 +353,7 @@ static void see_refusal(SendObject *self, uint32_t status, uint64_t now) {
     label(self);
     stream_shut(self->stream, now, TW_END_FINISHED);
     self->state = SEND_DONE;
-    if (self->core->requests.ended != NULL) tell_end(self);
+    if (self->core->requests.ended != NULL) report_end(self);
 }
 
 static void see_websocket_message(SendObject *self, PyObject *type, PyObject *message, uint64_t now) {

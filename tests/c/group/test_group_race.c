@@ -49,7 +49,7 @@ static void leave(tw_group *group) {
 /* Two engines: one of two ranks, and one alone. */
 static uint64_t engine_of(int at) { return at < 2 ? 1 : 2; }
 
-static void know_the_others(race *r, int at) {
+static void list_the_others(race *r, int at) {
     tw_peer_set *peer_set = &r->member[at].peer_set;
     for (int i = 0; i < MEMBERS; i++) {
         if (i == at) continue;
@@ -175,7 +175,7 @@ static void begin(race *r) {
         r->member[i].segment = enter(&r->member[i].group, "engine", engine_of(i));
         TW_REQUIRE(r->member[i].segment != NULL);
     }
-    for (int i = 0; i < MEMBERS; i++) know_the_others(r, i);
+    for (int i = 0; i < MEMBERS; i++) list_the_others(r, i);
     r->left = MEMBERS;
 }
 

@@ -55,20 +55,20 @@ static tw_segment *member(tw_group *group, const char *role) {
 
 /* One that was killed; *name: of its file, unless it is NULL. */
 static void killed(const char *role, char *name) {
-    int tell[2];
-    char told[TW_GROUP_NAME] = "";
-    if (pipe(tell) != 0) abort();
+    int ends[2];
+    char received[TW_GROUP_NAME] = "";
+    if (pipe(ends) != 0) abort();
     const pid_t pid = fork();
     if (pid == 0) {
         tw_group group;
-        if (member(&group, role) == NULL || write(tell[1], group.name, sizeof group.name) < 0) _exit(1);
+        if (member(&group, role) == NULL || write(ends[1], group.name, sizeof group.name) < 0) _exit(1);
         for (;;) pause();
     }
-    TW_CHECK_EQ(TW_GROUP_NAME, read(tell[0], told, sizeof told));
+    TW_CHECK_EQ(TW_GROUP_NAME, read(ends[0], received, sizeof received));
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
-    close(tell[0]), close(tell[1]);
-    if (name != NULL) strcpy(name, told);
+    close(ends[0]), close(ends[1]);
+    if (name != NULL) strcpy(name, received);
 }
 
 static int directory(void) {

@@ -32,7 +32,7 @@ typedef struct cell {
 } cell;
 
 typedef struct outcome {
-    uint64_t said_ns, true_ns, overlap_ns;
+    uint64_t booked_ns, true_ns, overlap_ns;
 } outcome;
 
 static double uniform(uint64_t *random) { return ((double)(tw_test_random(random) >> 11) + 0.5) * 0x1p-53; }
@@ -81,7 +81,7 @@ static void free_rig(rig *r) {
     free(r);
 }
 
-static void clock_says(rig *r, knowledge known, uint64_t slept_until, uint64_t wake) {
+static void set_clock(rig *r, knowledge known, uint64_t slept_until, uint64_t wake) {
     if (known == NO_CLOCK) return;
     tw_store(&r->g->host.track[r->track].slept_until_ns, slept_until);
     tw_store(&r->g->host.track[r->track].wake_ns, wake);
@@ -112,23 +112,23 @@ static outcome simulate(const cell *c) {
         const uint64_t last = sent, last_alone = alone;
         sent = woke + SEND_NS;
         alone = (ready > alone ? ready : alone) + SEND_NS;
-        if (c->knowledge == BUSY && paused && !c->hidden) clock_says(r, BUSY, last, woke);
-        else clock_says(r, c->knowledge, slept, slept);
+        if (c->knowledge == BUSY && paused && !c->hidden) set_clock(r, BUSY, last, woke);
+        else set_clock(r, c->knowledge, slept, slept);
         tw_stream_token(&r->stream, sent, 1, 0);
         const uint64_t with = sent - last, without = alone - last_alone;
         if (i > 0 && with > without) o.true_ns += with - without;
     }
-    o.said_ns = r->stream.delay_ns;
+    o.booked_ns = r->stream.delay_ns;
     o.overlap_ns = r->stream.overlap_ns;
     free_rig(r);
     return o;
 }
 
 static void check(const cell *c, const outcome *o) {
-    TW_CHECK(o->said_ns <= o->overlap_ns);
+    TW_CHECK(o->booked_ns <= o->overlap_ns);
     if (c->knowledge == SLEPT) {
-        TW_CHECK((double)o->said_ns >= 0.9 * (double)o->true_ns);
-        TW_CHECK((double)o->said_ns <= 1.1 * (double)o->true_ns + (c->hidden ? (double)MS : 0));
+        TW_CHECK((double)o->booked_ns >= 0.9 * (double)o->true_ns);
+        TW_CHECK((double)o->booked_ns <= 1.1 * (double)o->true_ns + (c->hidden ? (double)MS : 0));
     }
 }
 
@@ -137,7 +137,7 @@ static void write_row(FILE *table, const cell *c, const outcome *o, bool last) {
             "  {\"gaps\": \"%s\", \"ready\": \"%s\", \"pause_ms\": %.0f, \"pauses\": \"%s\", \"said_s\": %.4f, "
             "\"true_s\": %.4f, \"overlap_s\": %.4f}%s\n",
             LAW[c->law], KNOWLEDGE[c->knowledge], (double)c->pause_ns / 1e6, c->hidden ? "hidden" : "in the way",
-            (double)o->said_ns / 1e9, (double)o->true_ns / 1e9, (double)o->overlap_ns / 1e9, last ? "" : ",");
+            (double)o->booked_ns / 1e9, (double)o->true_ns / 1e9, (double)o->overlap_ns / 1e9, last ? "" : ",");
 }
 
 TW_TEST(delay_by_pauses_is_true_where_readiness_is_known_and_bounded_where_not) {

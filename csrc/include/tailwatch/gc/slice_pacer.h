@@ -5,7 +5,7 @@
  * it, in each of its walks). The next one begins when as many objects have grown old as a part of those that it looked at,
  * the tenured aside, so that as many are dead as live, in the long run; what it is predicted to cost is spread over the first
  * quarter of them: the sooner it is over, the fewer dead wait for the next. A cycle that is not over when that is to begin goes
- * on in every idle slot. Never more is owed than a cycle of all.
+ * on in every idle slot. Never more is due than a cycle of all.
  */
 #pragma once
 
@@ -16,7 +16,7 @@
 
 TW_BEGIN_C
 
-/* Looks owed for one that grew old, until cycles have told what they cost. */
+/* Looks due for one that grew old, until cycles have told what they cost. */
 #define TW_PACE_PER_OBJECT 30
 /* A cycle goes on so many times as fast as it must to be over when the next one begins: what is dead waits less for it. */
 #define TW_PACE_SPRINT 4
@@ -72,7 +72,7 @@ typedef struct tw_pace {
     uint64_t grown, dead;            /* objects, since this cycle began: that grew old, that it found dead */
     uint64_t grown_before;           /* that grew old between the beginning of the one before and its own: the dead are of those */
     uint64_t room;                   /* of those that grow old, so many until the next one begins */
-    uint64_t price;                  /* looks owed for each of them */
+    uint64_t price;                  /* looks due for each of them */
     uint64_t begun_looks;            /* of all slices, as this cycle began */
     uint64_t per_object;             /* looks that the last cycle took for each 1024 objects not tenured */
     uint64_t lately;                 /* of these, as many as it left */
@@ -96,7 +96,7 @@ typedef struct tw_slice {
 /* It took so long. */
 void tw_pace_slice(tw_pace *p, tw_slice_reason reason, const tw_slice *slice, uint64_t ns);
 
-/* A full collection of what is not frozen: nothing is owed after it. */
+/* A full collection of what is not frozen: nothing is due after it. */
 void tw_pace_full_collection(tw_pace *p, size_t young, size_t freed);
 
 /* A collection that was not ours: so many young objects were there, and so many were freed. whole: all were looked at. */
@@ -105,7 +105,7 @@ void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed);
 /* What a fork child begins with: the costs and waits it knows from its parent, and what is old. */
 void tw_pace_begin_again(tw_pace *p);
 
-/* A cycle begins, which goes through so many tenured objects, too (0: a short one): what it will cost is to be owed by the
+/* A cycle begins, which goes through so many tenured objects, too (0: a short one): what it will cost falls due by the
  * time that as many objects have grown old as may meanwhile. */
 void tw_pace_begin_cycle(tw_pace *p, size_t tenured);
 
