@@ -15,10 +15,13 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailwatch.group import temp_dirs
 from tailwatch.platform import current_process, parent_process
+
+if TYPE_CHECKING:
+    from tailwatch.options.config import Config
 
 # Where the function is that a worker runs. uvicorn.run as a target, as in a script with two servers, is not among them.
 _TARGETS = frozenset({"uvicorn._subprocess", "hypercorn.asyncio.run", "hypercorn.trio.run", "granian.server.mp"})
@@ -55,6 +58,11 @@ def directory() -> str:
     if master is not None:
         _make(path, master)
     return path
+
+
+def directory_for(config: Config) -> str:
+    """directory(), unless ``dir`` was given, also as "" (then "")."""
+    return "" if config.dir or "dir" in config.explicit else directory()
 
 
 def _master() -> Master | None:

@@ -73,7 +73,7 @@ class Watch:
     """
 
     def __init__(self, config: Config, *, automatic: bool) -> None:
-        self._server_directory = _directory_of_server(config)
+        self._server_directory = server_workers.directory_for(config)
         config = replace(config, dir=self._server_directory or config.dir)
         self._own_directory = temp_dirs.directory() if config.trace_events and not config.dir else ""
         if self._own_directory:  # a trace outlives its process, and is read from outside: it needs a place
@@ -519,7 +519,7 @@ class Watch:
     def _join_server(self) -> None:
         """Join the other workers of this server, which a process may not know that it has until it serves: a spawned
         one has run its main script before, and a forked one began as its master. What it counted comes along."""
-        self._server_directory = self._server_directory or _directory_of_server(self.config)
+        self._server_directory = self._server_directory or server_workers.directory_for(self.config)
         if self._server_directory and not self.config.dir:
             self.config = replace(self.config, dir=self._server_directory)
             self.membership.share_in(self._server_directory, self.config.role)
@@ -597,8 +597,3 @@ class Watch:
         self._pause_log.drain(last=True)
         self._slow_log.drain()
         self.fast_sse.log_fallbacks()
-
-
-def _directory_of_server(config: Config) -> str:
-    """The one that the workers of this process's server share, unless ``dir`` was given, also as ""."""
-    return "" if config.dir or "dir" in config.explicit else server_workers.directory()

@@ -35,17 +35,15 @@ if platform.LINUX:  # elsewhere snapshots are read from files alone: see seriali
     from tailwatch.snapshots.histogram import Histogram
     from tailwatch.snapshots.history import History
     from tailwatch.snapshots.records import Records
-    from tailwatch.snapshots.snapshot import (
-        Snapshot,
+    from tailwatch.snapshots.segments import (
         file_of,
         has_ended_here,
         is_stamped,
         remove_dead_shared,
         remove_shared,
         stamped_in,
-        take,
-        take_directory,
     )
+    from tailwatch.snapshots.snapshot import Snapshot, take, take_directory
 
 __all__ = [
     "CAUSES",

@@ -10,7 +10,7 @@ from typing import Any
 from tailwatch._cold import ffi, lib
 from tailwatch.snapshots.core_values import check
 from tailwatch.snapshots.model import Point
-from tailwatch.snapshots.snapshot import addresses_in
+from tailwatch.snapshots.segments import addresses_in
 
 
 @dataclass(frozen=True, slots=True)
