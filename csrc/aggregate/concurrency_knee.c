@@ -14,7 +14,7 @@
 #define POINT_WIDTH 0.05     /* and no wider than this share of its concurrency */
 #define POINT_FEWEST 3       /* fewer samples are no point */
 #define POINT_MOST 64        /* of more samples, evenly chosen ones */
-#define SAMPLES_FEWEST 40    /* fewer in all say nothing */
+#define SAMPLES_FEWEST 40    /* fewer in all show nothing */
 #define POINTS_FEWEST 6
 #define BEFORE_FEWEST 3      /* points that the first line stands on */
 #define AFTER_FEWEST 2
@@ -34,7 +34,7 @@
 #define CLEARLY 4.0          /* standard deviations */
 #define SURE 0.8             /* confidence with which a shorter window answers */
 #define IN_A_ROW 3           /* points above it, at least */
-#define NEXT 4               /* points that say how it goes on */
+#define NEXT 4               /* points that show how it goes on */
 #define PART_STEP 1.5
 #define SPAN_LEAST 0.5       /* highest / lowest concurrency - 1: less is one level */
 
@@ -343,7 +343,7 @@ static bool stays_above(const point *at, uint32_t n, uint32_t i, double k, const
     return above * 10 >= seen * 9;
 }
 
-/* Two lines that meet say roughly where the first is left, as what queues is noisy; the first line is not: the place is
+/* Two lines that meet show roughly where the first is left, as what queues is noisy; the first line is not: the place is
  * before the first point from which on they stay above it. The rough place where there is none. */
 static double leaves_first_line(const point *at, uint32_t n, double k) {
     const first_line line = line_before(at, n, k);
@@ -461,7 +461,7 @@ static void decide(tw_healthy *out, data *d) {
     out->confidence = confidence_of(d, &a);
 }
 
-/* Whether no longer window need be asked. One that saw only busy hours knows nothing of the first line. */
+/* Whether no longer window need be asked. One that saw only busy hours has nothing of the first line. */
 static bool answers(const tw_healthy *h, double lowest) {
     return h->verdict == TW_HEALTHY_FOUND && h->confidence >= SURE && (double)h->lowest <= 1.5 * lowest + 1;
 }

@@ -2,7 +2,7 @@
  *
  * A mark keeps only the parts of a histogram that hold anything, in chunks of 32 slots from one fixed pool. At
  * most 14 + 62 marks are kept; where they need more chunks than there are, the oldest go first, and a window
- * then says that it is shorter. */
+ * then shows that it is shorter. */
 #include "aggregate/snapshot_parts.h"
 #include "base/tw_malloc.h"
 #include "record/word_sums.h"

@@ -29,7 +29,7 @@ static uint64_t unix_of(const tw_segment *g, uint64_t monotonic_ns) {
     return tw_load(&g->header.created.realtime_ns) + (monotonic_ns - tw_load(&g->header.created.monotonic_ns));
 }
 
-/* false: it says nothing that could be shown. Another process may have written anything. */
+/* false: it holds nothing that could be shown. Another process may have written anything. */
 static bool translate(const tw_snapshot *s, const tw_segment *g, const tw_exemplar *from, found *to) {
     const uint32_t kind = tw_exemplar_metric_of(from->key);
     const tw_snapshot_series *series = series_of(s, g, tw_exemplar_series(from->key));

@@ -26,7 +26,7 @@ typedef struct findings {
     uint64_t task;  /* whose handles are own ones; 0: not known */
     uint32_t track, n;
     evidence of[EVIDENCE];
-    uint64_t stopped_ns, throttled_ns, gil_measured_ns; /* stopped: as the ring that says most has it */
+    uint64_t stopped_ns, throttled_ns, gil_measured_ns; /* stopped: as the ring with most has it */
 } findings;
 
 /* An interval being split. */

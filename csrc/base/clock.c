@@ -26,7 +26,7 @@ tw_clock_pair tw_clock_pair_now(void) {
 }
 
 /* The coarse clock advances once a tick, so its resolution is the tick: HZ, which sysconf(_SC_CLK_TCK) does
- * not tell (that is USER_HZ, always 100). */
+ * not give (that is USER_HZ, always 100). */
 uint64_t tw_clock_jiffy_ns(void) {
 #ifdef CLOCK_MONOTONIC_COARSE
     struct timespec tick;
@@ -86,7 +86,7 @@ static bool is_ticks(tw_clock clock) { return clock == TW_CLOCK_TSC; }
 /* How unsure the distance of two snapshots is: both were read within a bracket. */
 static wide slack(const pair *p) { return (wide)p->early->width_ns + (wide)p->late->width_ns; }
 
-/* Whether a clock of the pair was stepped between the two: RAW tells, which never is. */
+/* Whether a clock of the pair was stepped between the two: RAW shows it, which never is. */
 static bool stepped(const pair *p, tw_clock clock) {
     if (clock == TW_CLOCK_RAW || is_ticks(clock)) return span(p, clock) < 0;
     const wide steady = span(p, TW_CLOCK_RAW);

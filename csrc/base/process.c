@@ -63,7 +63,7 @@ typedef struct process_state {
     uint64_t threads, start_time;
 } process_state;
 
-/* false: it cannot be told. */
+/* false: it is not known. */
 static bool state_of(uint64_t pid, process_state *out) {
     char path[64], line[1024];
     stat_path(path, pid);
@@ -82,7 +82,7 @@ uint64_t tw_process_start_time(uint64_t pid) {
     return state_of(pid, &state) && !state.zombie ? state.start_time : 0;
 }
 
-/* Where /proc hides processes, or no file can be opened, the signal that is none still says whether there is one. */
+/* Where /proc hides processes, or no file can be opened, the signal that is none still shows whether there is one. */
 bool tw_process_ended(uint64_t pid, uint64_t start_time) {
     process_state state;
     if (pid == 0 || pid > INT32_MAX) return false;

@@ -59,7 +59,7 @@ static void *map_segment(int id, size_t bytes, int flags) {
     return at;
 }
 
-/* Without its label, which tells that it is one of ours. */
+/* Without its label, which marks it as one of ours. */
 static void *attach(const tw_shared *shared, bool to_write) {
     if (!is_segment_of(shared)) return NULL;
     char *const at = map_segment(id_of(shared), shared->bytes + sizeof(label), to_write ? 0 : SHM_RDONLY);
@@ -381,7 +381,7 @@ static bool names(const char *path, int id) {
     return damaged || id_of(&shared) == id;
 }
 
-/* Under its own label, which says where its file was. */
+/* Under its own label, which has where its file was. */
 static bool is_nobodys(int id) {
     struct shmid_ds s;
     const time_t now = time(NULL);

@@ -1,6 +1,6 @@
 /* The classic protobuf exposition: io.prometheus.client.MetricFamily messages, each with its length before it.
  *
- * A histogram has its native form at full resolution (schema 5: the layout's own buckets) and, unless told not to,
+ * A histogram has its native form at full resolution (schema 5: the layout's own buckets) and, unless switched off,
  * the classic buckets beside it. What lies at or below the layout's range is the zero bucket, whose threshold is the
  * range's lower edge; what lies above it has no upper edge, and stands in the bucket above the largest double.
  */

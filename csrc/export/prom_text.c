@@ -87,7 +87,7 @@ static size_t format_ratio(char *at, uint64_t numerator, uint64_t denominator) {
 
 /* ---- families and samples --------------------------------------------------------------------------- */
 
-/* Text 0.0.4 knows neither the family name without its suffix nor the type info. */
+/* Text 0.0.4 has neither the family name without its suffix nor the type info. */
 static void put_header(tw_writer *w, const char *keyword, const char *value) {
     put(w->out, keyword);
     put(w->out, w->family->prometheus);

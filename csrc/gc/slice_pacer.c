@@ -10,7 +10,7 @@
 #define PER 1024
 #define COST_AT_FIRST (30 * PER) /* ns: out of the cache */
 #define OF_A_DEAD_AT_FIRST 100 /* looks: it may hold a large body */
-#define FIRST_CYCLES 12 /* what is loaded as a server begins says nothing about its requests */
+#define FIRST_CYCLES 12 /* what is loaded as a server begins shows nothing about its requests */
 #define WAIT_AT_FIRST 1000000
 #define MOST_PER_OBJECT (100 * PER)
 #define MOST_OF_THE_YOUNG (4 * COST_AT_FIRST) /* a look at one that was made just now */
@@ -111,7 +111,7 @@ void tw_pace_begin_cycle(tw_pace *p, size_t tenured) {
     p->grown = p->dead = 0;
 }
 
-/* Objects that died by their count are not seen to: the cycle knows better. */
+/* Objects that died by their count are not seen to: the cycle finds them. */
 void tw_pace_cycle_ended(tw_pace *p, size_t tenured, size_t others, int whole) {
     const uint64_t took = p->looks - p->begun_looks, of_tenured = whole ? tenured * TW_PACE_OF_A_TENURED : 0;
     if (others > 0) p->per_object = least((took - least(took, of_tenured)) * PER / others, MOST_PER_OBJECT);

@@ -51,7 +51,7 @@ static tw_group_problem check_dir(int dir) {
 
 int tw_group_open_dir(const char *path, tw_group_problem *problem) {
     struct stat s;
-    if (lstat(path, &s) == 0 && S_ISLNK(s.st_mode)) { /* O_DIRECTORY | O_NOFOLLOW says ENOTDIR of a link */
+    if (lstat(path, &s) == 0 && S_ISLNK(s.st_mode)) { /* O_DIRECTORY | O_NOFOLLOW gives ENOTDIR of a link */
         *problem = TW_GROUP_LINK;
         return -1;
     }

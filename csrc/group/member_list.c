@@ -33,7 +33,7 @@ static const tw_member *find(const tw_members *members, uint32_t n, const char *
     return NULL;
 }
 
-/* The name says whose it is: a copy under another name would count twice. */
+/* The name has whose it is: a copy under another name would count twice. */
 static bool is_named_after_its_owner(const tw_segment *segment, const char *name) {
     return tw_group_names(name, tw_load(&segment->header.pid), tw_load(&segment->header.start_time));
 }
@@ -71,7 +71,7 @@ static bool is_younger(const struct stat *s, uint64_t ns) {
 
 static bool may_be_half_made(const struct stat *s) { return is_younger(s, HALF_MADE_NS); }
 
-/* Whether a copy read now is that of a file which says the same later: what comes within one tick of the kernel's clock has
+/* Whether a copy read now is that of a file which holds the same later: what comes within one tick of the kernel's clock has
  * one time, and another file may have the same inode. */
 static uint64_t copied_ns(const struct stat *s) { return is_younger(s, TW_NS_PER_SECOND) ? UINT64_MAX : changed_ns(s); }
 

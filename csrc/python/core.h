@@ -58,7 +58,7 @@ typedef struct core_requests {
     PyObject *route_of, *timed_send, *streamed;
     int uncounted_full; /* scopes of requests that are not counted are of no more use */
     PyObject *ended;          /* called with each request that Send has ended, and its scope; NULL: nobody asks */
-    PyObject *body_type;      /* the message type object last seen to say "http.response.body" */
+    PyObject *body_type;      /* the message type object last seen with "http.response.body" */
 } core_requests;
 
 typedef struct core_streams {
@@ -96,7 +96,7 @@ typedef struct core_trace {
 } core_trace;
 
 typedef struct core_nvtx {
-    struct nvtx_tool *tool;   /* what a tool is told with; NULL: none listens, or is to be told */
+    struct nvtx_tool *tool;   /* what sends to a tool; NULL: none listens, or is to be sent to */
     uint64_t passes;               /* bit d: the pass at depth d + 1 has a range */
     int collection;           /* the collection that is open has one */
 } core_nvtx;
@@ -118,7 +118,7 @@ typedef struct CoreObject {
     PyObject_HEAD
     tw_segment *segment;      /* mapped for as long as the process lives */
     uint64_t *epoch;          /* one more after each reset: a fork child does not end its parent's streams. On a page that
-                                 a fork wipes: 0 where nobody has told us of it */
+                                 a fork wipes: 0 where it was not reported */
     uint64_t last_epoch;
     pause_hook on_pause[ON_PAUSE];
     core_gc gc;
@@ -144,7 +144,7 @@ static inline PyObject *core_count(uint64_t *counters, int n, PyObject *index) {
     Py_RETURN_NONE;
 }
 
-/* Whether there is anything to write, and this process may: a fork child that nobody has told of it may not. */
+/* Whether there is anything to write, and this process may: a fork child whose fork was not reported may not. */
 static inline int core_records(const CoreObject *core) {
     return __builtin_expect(tw_recorder_on(&core->trace.recorder), 0) && *core->epoch != 0;
 }

@@ -13,7 +13,7 @@
 typedef struct core_group {
     tw_group group;
     bool joined;
-    bool unsettled;      /* a file was not what it should be, or the directory's time is too new to tell what it holds */
+    bool unsettled;      /* a file was not what it should be, or the directory's time is too new to show what it holds */
     bool unplaced;       /* it has no index for its role yet: others held the lock */
     int merging;         /* a descriptor of the directory while one of our threads merges; -1: none does */
     pid_t merger_pid;        /* whose thread that is: not a fork child's */
@@ -42,7 +42,7 @@ void group_forget_members(core_group *group);
 /* ENOMEM: it is still in. */
 int group_leave(CoreObject *core);
 
-/* Number of the label set with these names, as tw_segment_label says. */
+/* Number of the label set with these names, as of tw_segment_label. */
 uint32_t core_label(CoreObject *core, const char *model, size_t model_len, const char *route, size_t route_len);
 
 /* Another descriptor of its directory, the caller's to close; -1: it is not there any more. */

@@ -202,7 +202,7 @@ static PyMethodDef core_methods[] = {
     {"count_fallback", core_count_fallback, METH_VARARGS,
      "count_fallback(shape, reason, /)\n--\n\nCount a frame that the fast SSE path left to the server."},
     {"exemplify", core_exemplify, METH_VARARGS,
-     "exemplify(on, trace_of, /)\n--\n\nWhether streams that open from now on are exemplars, and who knows the span around a caller."},
+     "exemplify(on, trace_of, /)\n--\n\nWhether streams that open from now on are exemplars, and who has the span around a caller."},
     {"streamed", core_streamed, METH_VARARGS, "streamed(full=False, /)\n--\n\nWhat turned out to stream since the last call: routes, and scopes of requests that are not counted; of these no more if full."},
     {"join", core_join, METH_VARARGS, "join(dir, engine, /)\n--\n\nShare the segment in a group's directory. None, or why not."},
     {"leave", core_leave, METH_NOARGS, "leave()\n--\n\nTake it back."},
@@ -255,7 +255,7 @@ static PyGetSetDef core_getters[] = {
     {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},
     {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},
     {"opened", get_opened, NULL, "Requests ever opened.", NULL},
-    {"nvtx_attached", core_nvtx_attached, NULL, "Whether an NVTX tool listens and is told.", NULL},
+    {"nvtx_attached", core_nvtx_attached, NULL, "Whether an NVTX tool listens and is sent to.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot core_slots[] = {
     {Py_tp_doc, "The one writer of one process's segment."},
@@ -322,7 +322,7 @@ static int add_constants(PyObject *module) {
     return PyModule_AddIntConstant(module, "ENGINE_SHARED", (long)TW_ENGINE_SHARED);
 }
 
-/* Encoder finds itself by an attribute: a method of a class is not told which class it is of. */
+/* Encoder finds itself by an attribute: a method of a class is not given which class it is of. */
 static int hot_exec(PyObject *module) {
     tw_hot_state *state = PyModule_GetState(module);
     if (refuse_subinterpreter() < 0 || add_constants(module) < 0) return -1;

@@ -12,7 +12,7 @@
 #error "tailwatch: free-threaded CPython is not supported: its collector stops the world differently and counters here have one writer"
 #endif
 
-/* PyType_Slot holds functions in void pointers: CPython's own convention, which ISO C does not know. */
+/* PyType_Slot holds functions in void pointers: CPython's own convention, which ISO C does not have. */
 #pragma GCC diagnostic ignored "-Wpedantic"
 
 #define FASTCALL(function) (PyCFunction)(void (*)(void))(function)

@@ -65,7 +65,7 @@ void *tw_recorder_end(tw_recorder *r, size_t *bytes) {
 
 /* ---- whose ring ---- */
 
-/* Its first event says whose those after it are. */
+/* Its first event shows whose those after it are. */
 static void introduce(tw_recorder *r, uint32_t i) {
     tw_ring_entry *entry = &r->head->ring[i];
     uint64_t name[TW_THREAD_NAME_WORDS] = {0};
@@ -219,7 +219,7 @@ void tw_recorder_sample(tw_recorder *r, const tw_segment *g, uint64_t now_ns) {
 
 /* ---- pauses ---- */
 
-/* Of a process that dies in a pause only this tells. */
+/* Of a process that dies in a pause only this is left. */
 static void record_open(tw_recorder *r, const tw_pause_clock *p) {
     const bool open = tw_load(&p->depth) != 0;
     tw_store(&r->head->pause_open_cause, open ? tw_load(&p->open_cause) : 0);

@@ -38,7 +38,7 @@ static uint32_t coarse_of(int bucket) {
     return (uint32_t)(1 + (bucket >= TW_BUCKETS ? outside + 1 : (bucket + TW_BUCKET_MIN) >> OCTAVE_SHIFT) - lowest);
 }
 
-/* Both the coarse bucket and the number of bounds below never fall: so neither does their sum, and it tells them apart. */
+/* Both the coarse bucket and the number of bounds below never fall: so neither does their sum, and it shows which differs. */
 uint32_t tw_brief_slot(uint64_t value_ns) {
     const tw_layout *layout = tw_layout_of(TW_LAYOUT_E2E);
     uint32_t slot = coarse_of(tw_bucket_of(value_ns));

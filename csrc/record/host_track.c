@@ -253,7 +253,7 @@ static void add_segment(const segment *s, uint64_t from_ns, uint64_t to_ns, tw_u
     out->major_faults += b.major_faults - a.major_faults;
 }
 
-/* After the newest point: waiting for events, as far as the clock says so; what no point would be taken for was on
+/* After the newest point: waiting for events, as far as the clock shows it; what no point would be taken for was on
  * CPU. */
 static void after_newest(const tw_host_track *t, uint64_t from_ns, uint64_t to_ns, tw_usage *out) {
     const uint64_t waiting = tw_load_acquire(&t->waiting_since_ns);

@@ -198,7 +198,7 @@ def slot_of(value: int, bucket: int, bounds: list[int], buckets: dict[int, int])
 
 def golden(layouts: dict[str, Layout]) -> str:
     """Values at every classic bound, at a sample of the buckets' edges and next to them, with their bucket and slots,
-    computed without the tables: these are exact where --check says so, and what is left to test is the look-up."""
+    computed without the tables: these are exact where --check passes, and what is left to test is the look-up."""
     edges = {threshold_ns(k) for k in range(BUCKET_MIN, BUCKET_MIN + BUCKETS + 1, SAMPLE)}
     bounds = {name: {bound: bucket_of(bound) for bound in layout.bounds} for name, layout in layouts.items()}
     around = {edge + d for edge in edges | {b for of in bounds.values() for b in of} for d in (-1, 0, 1)}

@@ -8,7 +8,7 @@
 #define SLOW_UNKNOWN_NS TW_NS_PER_SECOND   /* and where it was not */
 #define SLOW_MEDIANS 3                     /* a TTFT of so many medians is slow */
 #define PERIOD_NS (15 * TW_NS_PER_SECOND)
-#define TYPICAL_FEWEST 4                   /* fewer gaps say nothing about what is typical */
+#define TYPICAL_FEWEST 4                   /* fewer gaps do not show what is typical */
 
 /* Four at a time, with the vectors that every 64-bit machine has. */
 typedef int32_t lanes __attribute__((vector_size(16)));

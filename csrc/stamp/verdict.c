@@ -14,7 +14,7 @@ tw_tpot tw_stream_tpot(const tw_stream *s, int i) {
     return (tw_tpot){choice->last_ns - choice->first_ns, tokens - 1};
 }
 
-/* Of all choices, against the bound; *known says whether there was one to judge. */
+/* Of all choices, against the bound; *known: whether there was one to judge. */
 static bool tpot_broken(const tw_stream *s, bool *known) {
     uint64_t bound = s->slo.tpot_ns;
     bool broken = false;

@@ -35,7 +35,7 @@ enum { ORDERING_EXPLICIT = 3 };
 
 static const uint32_t interned_field[TW_INTERNS] = {1, 2, 3, 29};
 
-/* How a number of a name is told apart from that of a sequence: iids start at 1. Track 1 has uuid 1. Sequence ids too. */
+/* How a number of a name differs from that of a sequence: iids start at 1. Track 1 has uuid 1. Sequence ids too. */
 static uint8_t *put_sequence(uint8_t *p, uint32_t sequence) { return tw_put_uint(p, PACKET_SEQUENCE, sequence + 1); }
 
 /* ---- clocks ---- */

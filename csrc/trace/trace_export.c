@@ -211,7 +211,7 @@ static void enter_phase(exporter *x, tw_request *r, phase next, uint64_t at_ns, 
 static void on_open(exporter *x, const tw_ring_event *e) {
     if (tw_requests_find(&x->requests, e->id) != NULL) return;
     const uint64_t arrival_ns = e->value <= e->time_ns ? e->value : e->time_ns;
-    const uint32_t set = tw_what_b(e->what); /* 0: its answer says which */
+    const uint32_t set = tw_what_b(e->what); /* 0: its answer shows which */
     tw_request *r = open_request(x, e->id, arrival_ns, set != 0 ? set : UINT32_MAX, tw_what_a(e->what), true);
     if (r == NULL) return;
     if (arrival_ns < e->time_ns) {
@@ -226,7 +226,7 @@ static bool belongs_to(const tw_ring_event *delay, const tw_ring_event *token) {
            delay->time_ns == token->time_ns;
 }
 
-/* The event that says what pauses cost a token: before or behind it in its ring. NULL: there is none. */
+/* The event of what pauses cost a token: before or behind it in its ring. NULL: there is none. */
 static const tw_ring_event *delay_of(const exporter *x, const tw_ring_event *e) {
     const tw_ring_event *before = &x->delay[x->reader.ring], *behind = tw_reader_peek(&x->reader);
     return belongs_to(before, e) ? before : belongs_to(behind, e) ? behind : NULL;
@@ -236,7 +236,7 @@ static const tw_ring_event *delay_of(const exporter *x, const tw_ring_event *e) 
 static void delayed_token(exporter *x, const tw_ring_event *e, tw_point *p, tw_arg *args, uint32_t n, uint64_t from_ns) {
     uint64_t arrows[TW_TRACE_ARROWS_EACH], overlap_ns = 0;
     const tw_ring_event *delay = delay_of(x, e);
-    /* Of several engines one serves the stream. Its process may know which, and wrote of no delay by another one. */
+    /* Of several engines one serves the stream. Its process may have known which, and wrote of no delay by another one. */
     const uint32_t engine = delay != NULL ? tw_what_b(delay->what) : x->engines > 1 ? TW_ENGINE_NONE : 0;
     p->ends = (uint16_t)tw_pauses_hit(&x->pauses, from_ns, e->time_ns, engine, arrows, &overlap_ns);
     x->account->arrows += p->ends;
@@ -390,7 +390,7 @@ static void on_event(exporter *x, const tw_ring_event *e) {
     }
 }
 
-/* Says on a track of its own what the rings have lost, and which stalls were in none. */
+/* Writes on a track of its own what the rings have lost, and which stalls were in none. */
 static void write_losses(exporter *x) {
     const uint64_t stalls_lost = tw_load(&x->file->head->stalls_lost);
     uint32_t on = 0;

@@ -1,4 +1,4 @@
-/* The parts of an export that know each other. Private. */
+/* The parts of an export that use each other. Private. */
 #pragma once
 
 #include "tailwatch/trace/trace_export.h"

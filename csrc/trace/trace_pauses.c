@@ -43,7 +43,7 @@ static int by_process_and_start(const void *a, const void *b) {
     return x->stop_ns < y->stop_ns ? -1 : x->stop_ns > y->stop_ns;
 }
 
-/* One process pauses once at a time: where a file says otherwise, the later one begins at the earlier one's end, so that
+/* One process pauses once at a time: where a file has it otherwise, the later one begins at the earlier one's end, so that
  * ends are in order too; what is too short then goes. */
 static void untangle(tw_pauses *p) {
     uint32_t kept = 0;

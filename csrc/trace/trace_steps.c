@@ -80,7 +80,7 @@ void tw_export_step(exporter *x, const tw_ring_event *e) {
         end(x, e->time_ns, lane->track);
         lane->end_ns = e->time_ns;
         lane->waiting = e->value;
-    } else if (lane->waiting == 0 || lane->end_ns == 0) { /* but it may say that there is work now */
+    } else if (lane->waiting == 0 || lane->end_ns == 0) { /* but it may show that there is work now */
         lane->end_ns = e->time_ns;
         lane->waiting = e->value;
     }

@@ -19,7 +19,7 @@ static void clear(tw_scan_result *out) {
 }
 
 void tw_scan_init(tw_scan *scan, tw_framing framing) {
-    /* The buffers are read only as far as their lengths say. */
+    /* The buffers are read only as far as their lengths. */
     scan->framing = (uint32_t)framing;
     scan->model_seen = scan->shapes = scan->last_shape = scan->expected = scan->next_shape = scan->unlike = 0;
     scan->part_len = scan->part_cut = 0;

@@ -159,7 +159,7 @@ static uint64_t stamp_of(tw_answer *answer, uint64_t now_ns) {
     return now_ns;
 }
 
-/* The event that reports the error says more than what came before it. begun: bytes of it that earlier reads brought,
+/* The event that reports the error has more than what came before it. begun: bytes of it that earlier reads brought,
  * which the scanner's buffer still holds. */
 static void keep_error(tw_answer *answer, size_t begun, const char *data, size_t len) {
     answer->head_len = 0;

@@ -86,7 +86,7 @@ static uint64_t see_ids(event_walk *walk) {
     return n;
 }
 
-/* What a delta says about itself rather than about the text. */
+/* What a delta has about itself rather than about the text. */
 static bool is_delta_frame(tw_slice key) {
     return TW_IS(key, "role") || TW_IS(key, "type") || TW_IS(key, "name") || TW_IS(key, "signature") ||
            TW_IS(key, "hidden_states");
@@ -183,7 +183,7 @@ static void see_top_delta(event_walk *walk) { note_text(walk, see_delta(walk)); 
 static void see_top_ids(event_walk *walk) { note_text(walk, see_ids(walk) > 0); }
 static void see_other(event_walk *walk) { tw_json_skip(&walk->json); }
 
-/* Says nothing, and is another in each event where a server numbers, names or times them. */
+/* Without content, and another in each event where a server numbers, names or times them. */
 static void see_loose(event_walk *walk) {
     const char c = tw_json_peek(&walk->json);
     if (c == '"') walk->marks->loose = tw_json_string(&walk->json);
@@ -191,7 +191,7 @@ static void see_loose(event_walk *walk) {
     else tw_json_skip(&walk->json);
 }
 
-/* Says nothing either, and is of a length that hides the text's. */
+/* Without content either, and of a length that hides the text's. */
 static void see_padding(event_walk *walk) {
     tw_slice padding = {NULL, 0};
     see_string(walk, &padding);
@@ -241,7 +241,7 @@ static bool is_silent_anthropic(tw_slice type) {
            TW_IS(type, "keepalive");
 }
 
-/* Responses and realtime: what comes after the last dot says what happened. */
+/* Responses and realtime: what comes after the last dot is what happened. */
 static bool is_silent_phase(tw_slice type) {
     const char *dot = memrchr(type.at, '.', type.len);
     if (dot == NULL) return false;

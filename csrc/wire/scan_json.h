@@ -187,7 +187,7 @@ static inline tw_slice tw_json_scalar(tw_json *json) {
     return (tw_slice){start, (size_t)(json->p - start)};
 }
 
-/* Past the bracket that closes the one at p; the two kinds are not told apart. */
+/* Past the bracket that closes the one at p; the two kinds are not distinguished. */
 static inline void tw_json_skip_nested(tw_json *json) {
     size_t depth = 0;
     do {

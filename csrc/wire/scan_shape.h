@@ -134,7 +134,7 @@ static inline void tw_shape_copy(tw_scan_shape *shape, tw_slice event, const tw_
     shape->texts = marks->texts;
 }
 
-/* Tokens and nothing else, and a way to tell where it ends: a bare CR could be half of a CRLF. */
+/* Tokens and nothing else, and a way to find where it ends: a bare CR could be half of a CRLF. */
 static inline bool tw_shape_fits(const tw_scan *scan, tw_slice event, const tw_event_marks *marks,
                                  const tw_scan_result *out) {
     if (marks->texts == 0 || marks->texts > TW_SCAN_TEXTS) return false;

@@ -11,7 +11,7 @@
 #include "python/gc/gc_state.h"
 #include "python/membership.h"
 
-/* "start" or "stop": told apart by their length, the cheapest look at a str. */
+/* "start" or "stop": distinguished by their length, the cheapest look at a str. */
 static int is_start(PyObject *phase) { return PyUnicode_GetLength(phase) == 5; }
 
 /* A key of the info dict, by its length and first letter. */

@@ -360,7 +360,7 @@ static void learn(SlicerObject *self) {
     self->grown += pace->grown_before;
     const int poor = pace->dead * 2 < (self->whole ? self->grown : pace->grown_before);
     if (!self->whole) {
-        if (pace->grown_before >= TW_PACE_YOUNG) self->poor = poor ? self->poor + 1 : 0; /* few say nothing */
+        if (pace->grown_before >= TW_PACE_YOUNG) self->poor = poor ? self->poor + 1 : 0; /* few show nothing */
         return;
     }
     if (self->poor > 0) self->patience = poor ? least(2 * self->patience + 1, MOST_PATIENCE) : 0;

@@ -1,4 +1,4 @@
-/* How large the collector says that its heap is: read off its own books, where their layout is the known one. */
+/* How large the heap is by the collector's count: read off its own books, where their layout is the known one. */
 #ifndef TAILWATCH_PYTHON_GC_GC_STATE_H
 #define TAILWATCH_PYTHON_GC_GC_STATE_H
 

@@ -17,7 +17,7 @@
 
 /* ---- where the lists are ---- */
 
-/* Python says what the thresholds are; the lists must stand before the same numbers. */
+/* Python gives what the thresholds are; the lists must stand before the same numbers. */
 static int thresholds_agree(const gc_list *lists, PyObject *thresholds) {
     for (int i = 0; i < 3; i++) {
         PyObject *item = PyTuple_GetItem(thresholds, i);
@@ -179,7 +179,7 @@ int slicer_run(SlicerObject *self, tw_slice_reason reason, PyObject *seeds, slic
     const uint64_t since = tw_now_ns();
     self->busy = this_thread();
     core_policy_open(self->core);
-    const uint64_t began_ns = tw_thread_cpu_ns(); /* what others took meanwhile says nothing about the next slice */
+    const uint64_t began_ns = tw_thread_cpu_ns(); /* what others took meanwhile shows nothing about the next slice */
     tw_slice slice = {0, 0, 0, 0, budget.looks, slicer_walk_of(self), 0};
     const size_t young = slicer_young(self), more = slicer_young_of(self);
     self->until_ns = budget.ns == 0 ? 0 : since + budget.ns;

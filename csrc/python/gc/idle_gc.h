@@ -12,7 +12,7 @@
 #include "tailwatch/gc/mark_table.h"
 #include "tailwatch/gc/slice_pacer.h"
 
-/* What stands before each object that the collector knows, and its lists, CPython 3.10 to 3.13. */
+/* What stands before each object that the collector tracks, and its lists, CPython 3.10 to 3.13. */
 typedef struct gc_head { uintptr_t next, prev; } gc_head;
 typedef struct gc_list { gc_head head; int threshold, count; } gc_list;
 static inline gc_head *gc_head_of(PyObject *object) { return (gc_head *)object - 1; }
@@ -139,7 +139,7 @@ size_t slicer_young_of(const SlicerObject *self);
 #define SLICER_MOST_COUNTED (8 * TW_PACE_YOUNG)
 size_t slicer_count_young(const SlicerObject *self, size_t most);
 
-/* How many young ones a slice would collect: counted; where they are more than that, what the collector's count says. */
+/* How many young ones a slice would collect: counted; where they are more than that, the collector's count. */
 size_t slicer_young(const SlicerObject *self);
 
 /* Of the slice that would be next. */

@@ -9,7 +9,7 @@
 #define UV_CHECK 2   /* libuv's UV_HANDLE_TYPE_MAP, the same in all of 1.x */
 #define UV_PREPARE 9
 #define ROUNDED_UP_NS 500000 /* on average, of a timer of uvloop's */
-#define UV_FIRST ((1 << 16) | (45 << 8)) /* 1.45, of uvloop 0.18: its backend_timeout() is 0 while the kernel is not told of all descriptors */
+#define UV_FIRST ((1 << 16) | (45 << 8)) /* 1.45, of uvloop 0.18: its backend_timeout() is 0 while the kernel does not have all descriptors */
 
 /* Every handle begins with a pointer of its user's. */
 typedef struct handle { void *data; } handle;

@@ -183,7 +183,7 @@ void idle_slots_step(SlicerObject *self, uint64_t now_ns, uint64_t since_ns, uin
     Py_DECREF((PyObject *)self);
 }
 
-/* None fits, by what the last ones took, and nobody waits: the least there is, which tells what it takes now. */
+/* None fits, by what the last ones took, and nobody waits: the least there is, which shows what it takes now. */
 static void least_slice(SlicerObject *self, tw_slice_reason reason) {
     slice_of(self, reason, (slicer_budget){slicer_young_of(self) >= TW_PACE_YOUNG ? 0 : TW_PACE_FEWEST, MOST_NS});
 }

@@ -1,4 +1,4 @@
-/* What an NVTX tool is told, see python/nvtx/ranges.h. The NVTX headers keep process-wide state of their own, so this
+/* What an NVTX tool is sent, see python/nvtx/ranges.h. The NVTX headers keep process-wide state of their own, so this
  * does too. */
 #include "python/nvtx/ranges.h"
 
@@ -109,7 +109,7 @@ static nvtxStringHandle_t step_text(const CoreObject *core, uint32_t step) {
     return nvtx->name[nvtx->step[step]].handle;
 }
 
-/* The category of a label set, which has its name from the first token on that is told of it. */
+/* The category of a label set, which has its name from the first token on that is sent of it. */
 static uint32_t label_category(const CoreObject *core, uint32_t labels) {
     nvtx_tool *nvtx = core->nvtx.tool;
     if (labels >= TW_LABEL_SETS_LIMIT) return NVTX_CATEGORY_LABELS;
@@ -301,7 +301,7 @@ static void pause_ends(void *of, tw_cause cause, int generation, const uint64_t 
 
 /* ---- switching it on and off ---- */
 
-/* Whether a tool listens, and is to be told. tokens: a mark for each message of tokens. Asking again changes that only.
+/* Whether a tool listens, and is to be sent to. tokens: a mark for each message of tokens. Asking again changes that only.
  * What is open still ends once nothing begins any more, so the hook stays. */
 static int attach(CoreObject *core, int tokens) {
     if (!looked) look();
@@ -361,7 +361,7 @@ PyObject *core_nvtx_name(PyObject *op, PyObject *text) {
     return PyLong_FromUnsignedLong(name);
 }
 
-/* nvtx_begin(name, payload) -> (id, forks); (0, 0) where no tool is told */
+/* nvtx_begin(name, payload) -> (id, forks); (0, 0) where no tool is sent to */
 PyObject *core_nvtx_begin(PyObject *op, PyObject *args) {
     CoreObject *core = (CoreObject *)op;
     unsigned int name;

@@ -10,14 +10,14 @@
  *   mark inside that range,    collected        as the range        int64: objects collected
  *   just before its end
  *   start/end                  request          32 requests         int64: number of the request in its process, from 1
- *   start/end                  name of a step   33 steps            int64: its batch, as said when it began
+ *   start/end                  name of a step   33 steps            int64: its batch, as given when it began
  *   mark                       first token      64 + label set,     int64: number of the request
  *   mark, with nvtx_tokens     token            "MODEL ROUTE"       the same; one for each message of tokens
  *   mark                       tailwatch clock  34 clock            int64: CLOCK_MONOTONIC ns, read just before the call:
  *                                                                   the mark can only be late. NVTX_BURST at a time
  *   mark                       role of this     35 process          int64: its index + 1 among those of its role; 0: none
  *                              process
- *   start/end, mark            as the user says 36 user             int64 as the user says
+ *   start/end, mark            by the user      36 user             int64 by the user
  *
  * A tool is attached when nvtxDomainCreateA gave a domain: never ask nvtxDomainIsEnabled, which an older Nsight Systems
  * answers with no although it records. NVTX looks for a tool once in a process, so the answer is final, and without one
@@ -50,13 +50,13 @@ typedef struct tw_nvtx_range {
     uint64_t forks;           /* of the process that began it */
 } tw_nvtx_range;
 
-/* Whether a tool is told. */
+/* Whether a tool is sent to. */
 static inline int nvtx_on(const CoreObject *core) { return __builtin_expect(core->nvtx.tool != NULL, 0); }
 
 /* A core that begins anew: its label sets and steps get other numbers. */
 void nvtx_reborn(CoreObject *core);
 
-/* The rest where a tool is told only: ask nvtx_on(core) first, or for ends, whether something was begun. */
+/* The rest where a tool is sent to only: ask nvtx_on(core) first, or for ends, whether something was begun. */
 
 /* What may end on another thread. What is still open in *range ends first. */
 void nvtx_request_begin(CoreObject *core, tw_nvtx_range *range, uint64_t request);

@@ -253,7 +253,7 @@ static bool is_tired(plan_call *call) {
     return ++call->in_a_row % LOOK_EVERY != 0;
 }
 
-/* A full table is said to be full once, and makes room after much patience. */
+/* A full table is reported once, and makes room after much patience. */
 static PyObject *miss(PlansObject *self, PyObject *object, plan_given *given, plan_call *call) {
     const bool full = is_full(call), learns = !full || call->misses == 0 || call->misses >= PATIENCE;
     if (full) call->misses++, call->in_a_row++;

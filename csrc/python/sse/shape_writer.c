@@ -19,7 +19,7 @@ typedef enum tw_plan_kind {
     NODE_NUMBER,   /* the same; falsy: 0 is one of them */
     /* of a path to one value, whatever stands beside it: one node follows */
     NODE_FIELD,    /* subject: class; keys: one field */
-    NODE_EXTRA,    /* the same, among the fields that the class does not know */
+    NODE_EXTRA,    /* the same, among the fields that the class does not have */
     NODE_KEY,      /* of a dict: keys: one */
     NODE_ITEM,     /* of a list: number: which */
     NODE_TYPE,     /* the end: subject: its type */
@@ -77,7 +77,7 @@ static const tw_plan_node *read_dict(PlanObject *plan, const tw_plan_node *node,
     return PyDict_CheckExact(value) ? read_entries(plan, node, value, reading) : NULL;
 }
 
-/* None and {} are the same: no more fields than the class knows. */
+/* None and {} are the same: no more fields than the class has. */
 static const tw_plan_node *read_extra(PlanObject *plan, const tw_plan_node *node, const tw_plan_node *next, PyObject *value,
                                       tw_plan_reading *reading) {
     PyObject *extra = plan->get_extra(plan->extra, value, (PyObject *)Py_TYPE(value));

@@ -1,4 +1,4 @@
-/* A token is a few bytes that need no escape: told and copied without a call. */
+/* A token is a few bytes that need no escape: found and copied without a call. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* tailwatch._hot.Step: one iteration of an engine, around which its loop says `with`.
+/* tailwatch._hot.Step: one iteration of an engine, around which its loop has a `with`.
  *
  * Made for each iteration, or once and entered again. Objects that are let go wait in the core for the next one, so
  * that a loop allocates nothing.
@@ -107,7 +107,7 @@ PyObject *core_step(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
 /* Whether it is open, and in this process: a fork child does not end its parent's steps. */
 static int is_open(const StepObject *self) { return self->depth > 0 && self->epoch == *self->core->epoch; }
 
-/* One that was never left is no step: nobody knows how long it took. */
+/* One that was never left is no step: how long it took is unknown. */
 static void step_dealloc(PyObject *op) {
     StepObject *self = (StepObject *)op;
     CoreObject *core = self->core;
@@ -187,7 +187,7 @@ static PyObject *get_waiting(PyObject *op, void *unused) {
 }
 
 static int refuse_deletion(PyObject *value) {
-    if (value == NULL) PyErr_SetString(PyExc_AttributeError, "what a step says of itself cannot be deleted");
+    if (value == NULL) PyErr_SetString(PyExc_AttributeError, "an attribute of a step cannot be deleted");
     return value == NULL ? -1 : 0;
 }
 

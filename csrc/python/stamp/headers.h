@@ -1,4 +1,4 @@
-/* What the headers of a request and of a response say. */
+/* What the headers of a request and of a response hold. */
 #pragma once
 
 #include "python/module.h"

@@ -1,8 +1,8 @@
-/* The frames made last, which Send knows again without looking at their bytes.
+/* The frames made last, which Send finds again without looking at their bytes.
  *
  * Found by their address, and held, so that the address is theirs. An encoder's frame is sent next, as a rule: few
  * places do, and each is free again once its frame is sent. What is not found is scanned. One table for the process,
- * under the GIL: a frame does not say whose core will send it.
+ * under the GIL: a frame does not show whose core will send it.
  *
  * What a scan cannot find out (how many tokens the text is) has a larger table of its own. */
 #include "python/stamp/recent_frames.h"
@@ -147,7 +147,7 @@ PyObject *hot_note(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
         take_truth(args[4], &facts.done) < 0 || take_truth(args[5], &facts.error) < 0) return NULL;
     facts.usage_tokens = usage;
     PyObject *owner = NULL;
-    const tw_facts *known = frame_take(args[0], &owner); /* its template knows the model */
+    const tw_facts *known = frame_take(args[0], &owner); /* its template has the model */
     if (known != NULL) facts.model = known->model;
     if (frames_noting) keep_given(args[0], &facts);
     Py_XDECREF(owner);

@@ -1,4 +1,4 @@
-/* The frames made last, which Send knows again without looking at their bytes. */
+/* The frames made last, which Send finds again without looking at their bytes. */
 #pragma once
 
 #include "python/module.h"

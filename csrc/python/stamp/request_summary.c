@@ -1,10 +1,10 @@
-/* What became of one request, told once as it ended: for spans. Under the GIL, off the token path; bounded. */
+/* What became of one request, given once as it ended: for spans. Under the GIL, off the token path; bounded. */
 #include "python/stall/host.h"
 #include "python/stamp/stream.h"
 
 #include <string.h>
 
-#define PAUSES_LOOKED 64 /* back in the ring: the latest are told */
+#define PAUSES_LOOKED 64 /* back in the ring: the latest are given */
 
 static PyObject *causes(const uint64_t *ns) {
     PyObject *tuple = PyTuple_New(TW_CAUSES);

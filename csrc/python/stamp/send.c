@@ -117,7 +117,7 @@ static void claim(void *sender) {
     if (self->state == SEND_WATCH && !self->labelled) label(self);
 }
 
-/* ---- what a message says ---- */
+/* ---- what a message holds ---- */
 
 static void remember_streaming_route(SendObject *self) {
     PyObject *route = route_of(self);
@@ -277,7 +277,7 @@ static void close_stream(SendObject *self, uint64_t now, tw_end end) {
     tw_scan_result rest;
     self->state = SEND_DONE;
     if (!stream_counts(self->stream)) return;
-    if (end != TW_END_FINISHED && self->done_ns != 0) { /* all was said: whoever leaves now leaves satisfied */
+    if (end != TW_END_FINISHED && self->done_ns != 0) { /* all was sent: whoever leaves now leaves satisfied */
         end = TW_END_FINISHED;
         now = self->done_ns;
     }
@@ -334,7 +334,7 @@ static void end_turn(SendObject *self, uint64_t now, tw_end unanswered) {
 
 static void see_websocket(SendObject *self, PyObject *message, uint64_t now) {
     if (self->state != SEND_WATCH) return;
-    if (!self->stream->open) open_request(self); /* the server speaks first */
+    if (!self->stream->open) open_request(self); /* the server sends first */
     PyObject *data = item(message, self->core->requests.keys.text);
     const int text = data != NULL && PyUnicode_Check(data);
     if (!text) data = item(message, self->core->requests.keys.bytes);
@@ -363,7 +363,7 @@ static void see_websocket_message(SendObject *self, PyObject *type, PyObject *me
     else if (ascii_is(type, "websocket.http.response.start")) see_refusal(self, status_of(self, message), now);
 }
 
-/* A type seen to name a body is remembered, so that the next one is told by its address. */
+/* A type seen to name a body is remembered, so that the next one is found by its address. */
 static void remember_body_type(CoreObject *core, PyObject *type) {
     if (!PyUnicode_CheckExact(type)) return;
     PyObject *old = core->requests.body_type;
@@ -392,7 +392,7 @@ static void see(SendObject *self, PyObject *message, uint64_t now) {
 
 /* ---- handing on ---- */
 
-/* Whether the send about to be made will wait for the client (uvicorn says so), or is a sample. */
+/* Whether the send about to be made will wait for the client (uvicorn shows it), or is a sample. */
 static int worth_timing(SendObject *self) {
     self->sent++;
     if (self->flow == NULL) return self->sent % SAMPLED_SENDS == 0;
@@ -559,7 +559,7 @@ static void send_dealloc(PyObject *op) {
 
 static PyMethodDef methods[] = {
     {"send", FASTCALL(send_send), METH_FASTCALL | METH_KEYWORDS, "send(message)\n--\n\nLook at an ASGI message and hand it on."},
-    {"disconnected", send_disconnected, METH_NOARGS, "disconnected()\n--\n\nThe app was told that the client went away."},
+    {"disconnected", send_disconnected, METH_NOARGS, "disconnected()\n--\n\nThe app was notified that the client went away."},
     {"turn", send_turn, METH_NOARGS, "turn()\n--\n\nWebSocket: the client sent a message, a new request begins."},
     {"finish", send_finish, METH_O, "finish(error, /)\n--\n\nThe app returned (None) or raised. 1: see streamed(); 2: nothing is in flight."},
     {NULL, NULL, 0, NULL}};

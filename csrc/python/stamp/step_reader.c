@@ -224,7 +224,7 @@ static bool read_continued(step_reader *r, PyObject *cached, PyObject *scheduled
     return known;
 }
 
-/* Versions that do not tell how many tokens a request has made: one with more than one token in a step is in prefill,
+/* Versions that do not give how many tokens a request has made: one with more than one token in a step is in prefill,
  * or is computed again. */
 static void read_longer(step_reader *r, PyObject *scheduled, prefill *p) {
     PyObject *id, *tokens;

@@ -1,7 +1,7 @@
 /* The healthy concurrency: the streams in flight above which TTFT leaves its first straight line upwards.
  *
  * From the tables of ttft_by_concurrency.h: the median TTFT of each concurrency, so that a tenth of stalled requests
- * moves nothing; a straight line, and two that meet, fitted to them (weighted by what their spread and number say,
+ * moves nothing; a straight line, and two that meet, fitted to them (weighted by their spread and number,
  * outliers held down). Where the second rises clearly faster, explains clearly more and lifts TTFT clearly above the
  * first, the place where they meet is the answer; else there is no inflection in what was seen, which a busier hour may
  * show. Two minutes of data are asked first, then ten, then all that is kept: the newest that can answer does.
@@ -21,7 +21,7 @@ TW_BEGIN_C
 typedef enum tw_healthy_verdict {
     TW_HEALTHY_FOUND,
     TW_HEALTHY_NO_INFLECTION,       /* what was seen is one straight line */
-    TW_HEALTHY_FEW_DATA,            /* too few first tokens, or concurrencies, to tell */
+    TW_HEALTHY_FEW_DATA,            /* too few first tokens, or concurrencies */
     TW_HEALTHY_SINGLE_LEVEL,           /* enough of them, at concurrencies too near one another */
     TW_HEALTHY_VERDICTS
 } tw_healthy_verdict;
@@ -52,7 +52,7 @@ const char *tw_healthy_name(int verdict);
  * ENOMEM. */
 int tw_healthy_find(tw_healthy *out, const tw_ttft_by_concurrency *const *ttft_sets, size_t n, uint64_t now_ns);
 
-/* At most TW_TTFT_LEVELS points, ascending; *count says how many. 0 or ENOMEM. */
+/* At most TW_TTFT_LEVELS points, ascending; *count: how many. 0 or ENOMEM. */
 int tw_ttft_curve(tw_ttft_point *points, uint32_t *count, const tw_ttft_by_concurrency *const *ttft_sets, size_t n, uint64_t now_ns);
 
 /* Seconds until the first token of a request that comes when x - 1 are in flight; below 0: not known. */

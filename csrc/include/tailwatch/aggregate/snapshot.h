@@ -178,7 +178,7 @@ size_t tw_history_bytes(void);
 /* Keeps s if one of the two grids is due at s->taken; call it at least every 5 s. Returns 0 or ENOMEM. */
 int tw_history_push(tw_history *h, const tw_snapshot *s);
 /* now - the kept one whose age is nearest to window_ns: a snapshot with one label set ("*", "*"), whose
- * window_ns says what it really covers. ENODATA when nothing was kept yet (then out = a copy of now, merged). */
+ * window_ns is what it really covers. ENODATA when nothing was kept yet (then out = a copy of now, merged). */
 int tw_history_window(const tw_history *h, const tw_snapshot *now, uint64_t window_ns, tw_snapshot **out);
 
 TW_END_C

@@ -5,7 +5,7 @@
  * On CPU: collections first (the pause clock), then page faults where they took more than a fifth, then code: the request's
  * own in the handle that runs now and in earlier steps of its task (where the handle clock is known), else of callbacks.
  * Each handle of some length is split by itself, so what one slept or ran is not the other's. Runnable: throttled as far
- * as the cgroup says so, else cpu. Asleep: by the spans of that time, scaled to the sleep, since a wait's wall time
+ * as the cgroup has it, else cpu. Asleep: by the spans of that time, scaled to the sleep, since a wait's wall time
  * contains run-queue time; stopped where nothing but the watchdog's own silence covers it.
  *
  * Thread rule: any thread, any process; a track's own thread adds a point before (tw_host_point_now), or the newest

@@ -86,7 +86,7 @@ void tw_clock_snapshot_take(tw_clock_snapshot *out);
 /* Time t of one clock as time of another: *out. snapshots: n of them in the order in which they were taken.
  *
  * Between two snapshots: linear. Before the first and after the last: with the slope of the nearest two; of one alone
- * with slope 1. Where a clock was stepped between two snapshots (set by hand; BOOTTIME by a suspend), nobody knows when:
+ * with slope 1. Where a clock was stepped between two snapshots (set by hand; BOOTTIME by a suspend), it is not known when:
  * it counts as the instant of the later one, and until then the earlier one's offset holds. A time that a clock
  * stepped backwards showed twice means the later instant, one that it skipped the instant of the step.
  *

@@ -29,7 +29,7 @@ uint64_t tw_process_namespace(void);
  * parent's. */
 uint64_t tw_process_image(void);
 
-/* The kernel's identity since it booted; zeros where it does not say. */
+/* The kernel's identity since it booted; zeros where it is not known. */
 void tw_boot_id(uint64_t id[2]);
 
 TW_END_C

@@ -17,7 +17,7 @@ TW_BEGIN_C
 /* Why a directory, or a file in it, was not used. */
 typedef enum tw_group_problem {
     TW_GROUP_FINE,
-    TW_GROUP_SYSTEM,      /* errno says */
+    TW_GROUP_SYSTEM,      /* see errno */
     TW_GROUP_NOT_OURS,    /* the directory, or a file in it, belongs to somebody else */
     TW_GROUP_LINK,        /* it is a symbolic link, or a file in it has two names */
     TW_GROUP_OPEN,        /* others may write to it, or could put another in its place */

@@ -10,8 +10,8 @@
  *     [bytes, end)  a tw_shared: which segment it is
  *
  * Who shares the directory but not the IPC namespace, or comes when the memory is gone, reads the copy. Whatever is done
- * to the file costs at most what it says. Where the system refuses such segments (a seccomp filter, a sandbox, their
- * number: kernel.shmmni), the file itself is mapped, as tw_shared.id says, and truncating it is then death.
+ * to the file costs at most what it holds. Where the system refuses such segments (a seccomp filter, a sandbox, their
+ * number: kernel.shmmni), the file itself is mapped, as tw_shared.id shows, and truncating it is then death.
  *
  * Segments whose file is gone, and that no process is attached to, are removed by tw_shared_remove_dead().
  */

@@ -4,7 +4,7 @@
  *
  * Exponential histograms are the core's own buckets (scale 5), made coarser by whole scales until they are at most
  * max_buckets: that is exact. What lies at or below 1 us counts as zero, with that as the threshold; what lies above
- * 1002 s counts in the first bucket above it (max says how far). Explicit ones have the semantic conventions' bounds
+ * 1002 s counts in the first bucket above it (max shows how far). Explicit ones have the semantic conventions' bounds
  * where there are some, else the core's classic ones, all of which are edges of slots.
  *
  * Exemplars stand at inter-token latencies and at durations of answered requests, whose trace id is W3C's; they have no

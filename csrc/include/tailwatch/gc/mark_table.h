@@ -1,7 +1,7 @@
 /* What is known of each object of a heap while it is gone through: a count of references and some bits, by address.
  *
  * Two levels: a hash table of regions of 64 KiB, each with 8 KiB of marks once one of its objects was marked: a word for each,
- * so that one line of the cache has all of it. Objects that the collector knows are at least 32 bytes apart. Thread rule: one
+ * so that one line of the cache has all of it. Objects that the collector tracks are at least 32 bytes apart. Thread rule: one
  * user at a time (the holder of the GIL). Nothing here fails but by memory.
  */
 #pragma once

@@ -16,7 +16,7 @@
 
 TW_BEGIN_C
 
-/* Looks due for one that grew old, until cycles have told what they cost. */
+/* Looks due for one that grew old, until cycles have shown what they cost. */
 #define TW_PACE_PER_OBJECT 30
 /* A cycle goes on so many times as fast as it must to be over when the next one begins: what is dead waits less for it. */
 #define TW_PACE_SPRINT 4
@@ -27,7 +27,7 @@ TW_BEGIN_C
 #define TW_PACE_OF_A_CYCLE 24   /* looks at each old object that surely go through all of them from the beginning */
 #define TW_PACE_OF_A_TENURED 8  /* looks at each tenured object in a whole cycle: it lives, most likely */
 #define TW_PACE_OF_A_YOUNG 3    /* looks that the collection of a young object costs */
-#define TW_PACE_MOVES 4         /* objects that a slice moves: they tell what each costs */
+#define TW_PACE_MOVES 4         /* objects that a slice moves: they show what each costs */
 #define TW_PACE_COSTS 8         /* slices whose cost is remembered */
 #define TW_PACE_WAITS 32        /* waits for events whose length is remembered */
 #define TW_PACE_FEWEST 2000     /* looks: a smaller slice is not worth its while */
@@ -102,7 +102,7 @@ void tw_pace_full_collection(tw_pace *p, size_t young, size_t freed);
 /* A collection that was not ours: so many young objects were there, and so many were freed. whole: all were looked at. */
 void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed);
 
-/* What a fork child begins with: the costs and waits it knows from its parent, and what is old. */
+/* What a fork child begins with: the costs and waits it has from its parent, and what is old. */
 void tw_pace_begin_again(tw_pace *p);
 
 /* A cycle begins, which goes through so many tenured objects, too (0: a short one): what it will cost falls due by the

@@ -10,7 +10,7 @@
  *     DIR/merge.tmp              a retired segment that is being made, or was when its maker died: nobody reads it
  *
  * Nothing in the directory is believed: what is not a plain file of this user, of mode 0600, with one name and the
- * size it says, is not opened, and no file is mapped. Joining needs no lock; the dead are merged under flock() of the
+ * size it gives, is not opened, and no file is mapped. Joining needs no lock; the dead are merged under flock() of the
  * directory; the token path reads words. Each member holds a lock on its segment's file, by which
  * processes of other PID namespaces see that it lives: member_lock.h.
  */
@@ -84,7 +84,7 @@ void tw_group_leave(tw_group *group);
  * parent's. */
 void tw_group_forget(tw_group *group);
 
-/* Which segment a file is, as its name says. */
+/* Which segment a file is, by its name. */
 typedef struct tw_group_id { uint64_t pid, start_time, joined_ns; } tw_group_id;
 
 /* Name of its file. out: TW_GROUP_NAME bytes. */
@@ -97,7 +97,7 @@ bool tw_group_id_of(const char *name, tw_group_id *out);
 bool tw_group_names(const char *name, uint64_t pid, uint64_t start_time);
 
 /* The segments in the directory, one after the other. dir: descriptor of a checked directory. For each file that wanted
- * (NULL: all are) says yes to, visit is called with its name and what it names (tw_shared_open). It returns true to keep
+ * (NULL: all are) accepts, visit is called with its name and what it names (tw_shared_open). It returns true to keep
  * that, which is then the caller's to unmap; else it is unmapped. A file that fails the checks above is passed over and
  * counted in *refused. */
 typedef bool (*tw_group_wanted)(void *to, const char *name);

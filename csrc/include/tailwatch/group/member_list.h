@@ -2,7 +2,7 @@
  * segments of the others (merge_dead.h).
  *
  * A reader's list. It never writes to the directory, and never trusts what it maps: a file is a member when
- * tw_segment_valid() says so and its name begins with its owner's pid and start time. Who changes or uses the list holds the
+ * tw_segment_valid() is true and its name begins with its owner's pid and start time. Who changes or uses the list holds the
  * caller's own lock (the GIL); a mapping stays until the file is gone and the list has been renewed.
  */
 #pragma once
@@ -50,7 +50,7 @@ tw_group_problem tw_members_renew(tw_members *members, int dir, const char *exce
 /* Opens also those files again that were refused before. */
 void tw_members_retry(tw_members *members);
 
-/* Sets header.ended, in the list's own view of it, where a process of another PID namespace has ended: its pid says
+/* Sets header.ended, in the list's own view of it, where a process of another PID namespace has ended: its pid shows
  * nothing here, its lock does (member_lock.h). Part of each renewal. */
 void tw_members_note_ended(tw_members *members, int dir);
 
@@ -59,7 +59,7 @@ void tw_members_clear(tw_members *members);
 
 /* Those whose pauses may delay streams of this process: living members whose engine is not 0, with engines as
  * tw_engines_resolve() leaves them. Roles become sources of own. To be asked again each second: who is killed while it
- * collects says for ever that it stands still. */
+ * collects shows for ever that it stands still. */
 void tw_members_peers(const tw_members *members, tw_segment *own, tw_peer_set *peer_set);
 
 TW_END_C

@@ -1,7 +1,7 @@
 /* What dead processes of one name measured, summed: a segment without a process, and after it a list of whom it holds.
  *
  * To a reader it is one more segment: valid, of no pid, nothing in flight, nobody standing still, no pauses one by one.
- * Counts and sums are exact. The list says which files it holds: while one of them still stands, it must not be counted
+ * Counts and sums are exact. The list has which files it holds: while one of them still stands, it must not be counted
  * beside it.
  */
 #pragma once

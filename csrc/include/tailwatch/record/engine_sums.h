@@ -20,7 +20,7 @@ typedef enum tw_step_work { TW_WORK_DECODE, TW_WORK_PREFILL, TW_STEP_WORKS } tw_
 enum { TW_STEP_LENGTH_PARTS = TW_STEP_PARTS + 1 }; /* the last: pauses of the process */
 
 /* FIELD(name, dims), as TW_PROCESS_COUNTERS of segment.h; the snapshot has fields of the same names. A count that a
- * record does not know adds nothing. */
+ * record does not have adds nothing. */
 #define TW_ENGINE_COUNTERS(FIELD)                                                                        \
     FIELD(requests, )               /* summed over the steps */                                         \
     FIELD(prefill_tokens, )                                                                             \

@@ -92,7 +92,7 @@ static inline void tw_record(tw_recorder *r, uint64_t time_ns, uint64_t what, ui
 bool tw_recorder_begin(tw_recorder *r, void *memory, uint64_t events, uint32_t label_sets, const tw_header *owner,
                        uint64_t joined_ns);
 
-/* Nothing is recorded from now on; the file says so. After a fork, in the child, nothing is written. Returns the memory
+/* Nothing is recorded from now on; the file is marked. After a fork, in the child, nothing is written. Returns the memory
  * and its bytes, for the caller to unmap; NULL: it recorded nothing. */
 void *tw_recorder_end(tw_recorder *r, size_t *bytes);
 
@@ -111,7 +111,7 @@ void tw_recorder_tick(tw_recorder *r);
 /* A sample, written where it differs from the last. */
 void tw_recorder_count(tw_recorder *r, uint64_t now_ns, tw_counter counter, uint64_t value);
 
-/* The samples that a segment knows: streams in flight, goodput, overlap, delay. At most 10 times a second. */
+/* The samples that a segment has: streams in flight, goodput, overlap, delay. At most 10 times a second. */
 void tw_recorder_sample(tw_recorder *r, const tw_segment *g, uint64_t now_ns);
 
 /* The stalls since, of those that the host's rings still hold, in the order of their ends: measured ones of at least
@@ -119,7 +119,7 @@ void tw_recorder_sample(tw_recorder *r, const tw_segment *g, uint64_t now_ns);
  * on the watchdog keeps stacks. */
 void tw_recorder_stalls(tw_recorder *r, tw_host *host);
 
-/* A pause opens, as the segment's clock says, or has closed; both after tw_pause_begin and the end. */
+/* A pause opens, by the segment's clock, or has closed; both after tw_pause_begin and the end. */
 void tw_recorder_pause(tw_recorder *r, const tw_pause_clock *p);
 void tw_recorder_paused(tw_recorder *r, const tw_pause_clock *p, tw_cause cause, uint64_t start_ns, uint64_t stop_ns,
                         const tw_pause_result *result);

@@ -41,7 +41,7 @@ TW_BEGIN_C
 
 /* The fields of an event by kind. Label sets: an OPEN has the one that it was opened under, which is mostly 0; the true ones
  * stand in FIRST and CLOSE. A TOKEN whose gap is 0 may be of the same message as the event before it, for another
- * choice. `request` is its number among those that its process ever opened, from 1; NVTX tools are told the same. `pid,
+ * choice. `request` is its number among those that its process ever opened, from 1; NVTX tools are sent the same. `pid,
  * start_time, joined_ns` of the file make it unique in a machine. `labels` is a number of the names, see
  * tw_trace_label. */
 typedef enum tw_kind {
@@ -149,7 +149,7 @@ typedef struct tw_trace_head {
     uint64_t steps[TW_STEPS][TW_STEP_NAME_WORDS]; /* a name is there when its word 0 is not 0 */
     uint64_t clocks;          /* snapshots ever taken: number n at n % TW_CLOCK_FINE, and where n % TW_CLOCK_EVERY == 0
                                * also at TW_CLOCK_FINE + n / TW_CLOCK_EVERY % TW_CLOCK_COARSE. Published as events are. */
-    uint64_t engine;            /* what its process works for, as it says itself (engine_id.h); 0: no engine, or not known */
+    uint64_t engine;            /* what its process works for, by its own name (engine_id.h); 0: no engine, or not known */
     uint64_t at_stalls;         /* an offset as those above */
     uint64_t stalls_lost;       /* overwritten before they were written to a ring */
     uint64_t spare[20];
@@ -194,7 +194,7 @@ bool tw_trace_open(const void *bytes, size_t len, tw_trace *out);
 int tw_trace_map(const char *path, tw_trace *out);
 void tw_trace_close(tw_trace *t);
 
-/* Whether it is certain that nobody writes to it any more: its process has ended, or said so. What another pid namespace
+/* Whether it is certain that nobody writes to it any more: its process has ended, or marked it. What another pid namespace
  * wrote is never certain; what an earlier boot did, is. */
 bool tw_trace_is_over(const tw_trace *t);
 
@@ -222,7 +222,7 @@ uint64_t tw_ring_bounds(const tw_trace *t, uint32_t ring, uint64_t *first, uint6
  * *next behind the last copied one. What was overwritten before it could be copied is passed over and added to *lost (may be
  * NULL). Returns how many; 0: there are no more. With *next = 0 first, all that was ever overwritten counts as lost.
  * Never waits, and called until it returns 0 it ends after at most the ring's size of events, however fast the writer
- * is and whatever the file says. */
+ * is and whatever the file holds. */
 size_t tw_ring_read(const tw_trace *t, uint32_t ring, uint64_t *next, uint64_t until, tw_ring_event *out, size_t room,
                     uint64_t *lost);
 

@@ -1,7 +1,7 @@
 /* What the GenAI conventions want of requests beside what tailwatch counts: kept only where OTLP is exported.
  *
  * gen_ai.server.time_to_first_token and .time_per_output_token are of successful answers only, and the latter is
- * (duration - time to first token) / (tokens - 1) of a request; .request.duration also tells how long failed ones
+ * (duration - time to first token) / (tokens - 1) of a request; .request.duration also has how long failed ones
  * took, by error.type. One tw_served stands behind each tw_series of a segment that was made for it. Written once a
  * request, as it ends: a token costs nothing.
  *
@@ -19,7 +19,7 @@
 
 TW_BEGIN_C
 
-/* Why there was no answer, as error.type says it. */
+/* Why there was no answer, as error.type has it. */
 typedef enum tw_failure {
     TW_FAILURE_OTHER,     /* the app raised, or an error event in the stream */
     TW_FAILURE_429,

@@ -44,7 +44,7 @@ typedef enum tw_span_kind {
     TW_SPAN_KINDS
 } tw_span_kind;
 
-/* Why the watchdog did not run, as its own counters say. */
+/* Why the watchdog did not run, by its own counters. */
 typedef enum tw_silence {
     TW_SILENCE_STARVED,     /* it was runnable: too few CPUs, or a quota */
     TW_SILENCE_STOPPED      /* the whole process stood still and none of it was runnable */
@@ -160,7 +160,7 @@ int tw_host_own_track(const tw_host *host);
 static inline void tw_host_track_waits(tw_host_track *t, uint64_t now_ns) { tw_store_release(&t->waiting_since_ns, now_ns); }
 void tw_host_track_wakes(tw_host_track *t, uint64_t now_ns);
 
-/* The thread was runnable for so long before its latest wait ended, as counters read since say: the event was there by so
+/* The thread was runnable for so long before its latest wait ended, by counters read since: the event was there by so
  * much earlier. Never before the wait began. */
 void tw_host_track_woke_earlier(tw_host_track *t, uint64_t since_ns, uint64_t run_delay_ns);
 

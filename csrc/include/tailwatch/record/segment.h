@@ -1,10 +1,10 @@
 /* One process's page of memory: everything it measured, in one mapping of fixed size.
  *
  * Its address space has room for all label sets at once; memory is taken, and a file grows (group.h), as they come into
- * use: a process without requests needs one. Nobody touches what lies beyond those that series_count says are in use.
+ * use: a process without requests needs one. Nobody touches what lies beyond the series_count that are in use.
  *
  * One writer (the process, under its GIL), any readers. It holds no pointers, so that it may be a file that other
- * processes map (group.h): magic, version, layout hash, owner and clocks say what it is. It is never unmapped
+ * processes map (group.h): magic, version, layout hash, owner and clocks show what it is. It is never unmapped
  * while the process lives, so an address of it may cross between extension modules.
  */
 #pragma once
@@ -170,13 +170,13 @@ typedef struct tw_header {
     uint64_t magic, version, layout_hash;
     uint64_t bytes;                 /* of the whole segment, all label sets in use */
     uint64_t pid;
-    uint64_t start_time;            /* field 22 of /proc/PID/stat: tells a reused pid apart */
+    uint64_t start_time;            /* field 22 of /proc/PID/stat: distinguishes a reused pid */
     uint64_t boot_id[2];
     uint64_t role[TW_ROLE_WORDS];   /* "api", "engine", ... */
     tw_clock_pair created;
     uint64_t max_label_sets;
     uint64_t place;                 /* 1 + the process's index among those of its role; 0: it has none (yet) */
-    uint64_t pid_namespace;         /* tw_process_namespace(): in another one the pid says nothing */
+    uint64_t pid_namespace;         /* tw_process_namespace(): in another one the pid means nothing */
     uint64_t image;                 /* tw_process_image(): what a process measured before an exec() is of the dead */
     uint64_t ended;                 /* not 0: its process writes here no more, though it may live */
     uint64_t locked;                /* not 0: its file is locked for as long as its process lives: group/member_lock.h */
@@ -216,7 +216,7 @@ typedef struct tw_segment {
 } tw_segment;
 
 /* Bytes of the label sets in use and of all that stands before them: what a copy must hold. At most header.bytes,
- * whatever series_count says. */
+ * whatever series_count is. */
 size_t tw_segment_used(const tw_segment *g);
 
 /* Maps and fills a private segment owned by this process, for 1 .. TW_LABEL_SETS_LIMIT label sets; label set 0 is

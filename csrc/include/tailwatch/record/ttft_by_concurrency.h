@@ -1,10 +1,10 @@
-/* How long first tokens took, by how many streams were in flight: what a router needs to know of one server.
+/* How long first tokens took, by how many streams were in flight: what a router needs of one server.
  *
  * One small table in the segment. A row for each concurrency (single ones up to 64, then 32 to an octave, 3 % wide, up to
  * 4095; what is above counts there) keeps the newest TW_TTFT_KEPT first tokens seen at it, each with its time. So a
  * sample is forgotten when as many newer ones of its row have come, and counts for nobody once it is TW_TTFT_FORGET_S
  * old: a server that changes is followed as fast as it is used. A full row takes one sample in 2 s: requests that come
- * together met the same queue, and say little more than one of them. Rows of several processes merge by being read together.
+ * together met the same queue, and show little more than one of them. Rows of several processes merge by being read together.
  *
  * Concurrency is counted when a request arrives, itself included: the requests in flight in this process, or where the
  * processes of a group share an engine, in all of them (`shared`).

@@ -4,7 +4,7 @@
  * which it may itself wait for the device. Its batch is the number of requests in it. One of batch 0 ran nothing: it is
  * no step, and its time belongs to the gap that it stands in.
  *
- * Host gap: from the end of a step to the begin of the next, if that end said that work was waiting. An end says how many
+ * Host gap: from the end of a step to the begin of the next, if that end had work waiting. An end gives how many
  * requests it leaves with work to do: none, then what follows is no gap (a request that comes meanwhile does not make it
  * one); some; or unknown, then the time is kept apart in unknown_ns and called nothing. The end before a begin is the
  * latest of the same thread, whatever its name, or of the same name, whatever its thread: loops that change their thread
@@ -44,7 +44,7 @@ typedef struct tw_step_lane {
     tw_step_track track;
 } tw_step_lane;
 
-/* The writer's own: what a process knows while it steps. Filled by tw_stepper_init. */
+/* The writer's own: what a process holds while it steps. Filled by tw_stepper_init. */
 typedef struct tw_stepper {
     tw_steps *steps;
     const tw_pause_clock *pauses;

@@ -17,11 +17,11 @@
  * Delayed: the wait that a token ended ([arrival, first token], or the gap before it) coincides for at least
  * TW_PAUSE_SHORT_NS with a pause of its own process, or of one that streams wait for (role engine, worker, scheduler,
  * detokenizer); where there are several engines, of another process only if the token's own process wrote of a delay
- * (TW_KIND_DELAY), and if that is of the engine that serves the stream, where the delay says which one does. An upper
+ * (TW_KIND_DELAY), and if that is of the engine that serves the stream, where the delay has which one does. An upper
  * bound, as overlap is everywhere: a pause inside the wait for the model delays nobody. The event TW_KIND_DELAY of a
  * token adds what it cost (delay_us), an estimate.
  *
- * What is not there is said: events overwritten, requests whose beginning is lost (argument "beginning lost"), arrows left out.
+ * What is not there is marked: events overwritten, requests whose beginning is lost (argument "beginning lost"), arrows left out.
  *
  * Memory: the pauses (at most TW_TRACE_PAUSES of them, the longest), the arrows (TW_TRACE_ARROWS), the requests in flight.
  * Never the events. Cold path, without the GIL; the files may be written meanwhile, what comes after the call began is
@@ -60,7 +60,7 @@ typedef struct tw_trace_account {
 
 /* Writes events with a time in [from_ns, until_ns], of n files, n <= TW_TRACE_FILES. The clock snapshots of all of them
  * come first, so this comes before anything else on the timeline. 0, EINVAL or ENOMEM; what the timeline's writing came
- * to is said by tw_timeline_finish. */
+ * to is returned by tw_timeline_finish. */
 #define TW_TRACE_FILES 1024
 int tw_trace_export(tw_timeline *t, const tw_trace *const *files, size_t n, uint64_t from_ns, uint64_t until_ns,
                     tw_trace_account *account);

@@ -1,6 +1,6 @@
 /* A trace being written: tracks, and points on them, as the bytes of a Perfetto file or of Chrome JSON.
  *
- * It knows nothing of what is traced (trace_export.h does). Memory is bounded by the names and tracks, never by the
+ * Nothing in it is about what is traced (that is trace_export.h). Memory is bounded by the names and tracks, never by the
  * points: bytes leave in chunks of at most TW_TIMELINE_CHUNK (a single larger point makes one larger chunk).
  *
  * Times are CLOCK_MONOTONIC, ns. Points of a track may come in any order; in the order of time they are smallest: a point
@@ -10,8 +10,8 @@
  * Perfetto: trace time is CLOCK_MONOTONIC. Names are sent once for each sequence; a point carries its number. JSON: ts is
  * CLOCK_MONOTONIC in us, and baseTimeNanoseconds what CLOCK_REALTIME was ahead, the convention of viztracer and torch.
  *
- * Thread rule: one thread at a time. Cold path: allocates. Once it failed (no memory, or write said false) every call does
- * nothing and tw_timeline_finish says why.
+ * Thread rule: one thread at a time. Cold path: allocates. Once it failed (no memory, or write returned false) every call does
+ * nothing and tw_timeline_finish returns why.
  */
 #pragma once
 
@@ -40,7 +40,7 @@ int tw_timeline_create(tw_timeline **out, int format, tw_timeline_write write, v
 int tw_timeline_create_fd(tw_timeline **out, int format, int fd);
 
 /* Writes what is left; again: nothing more. Nothing may be added then. 0, ENOMEM, or why the writing failed (EIO where
- * the caller's function said false). */
+ * the caller's function returned false). */
 int tw_timeline_finish(tw_timeline *t);
 
 /* Also of one that is not finished. NULL does nothing. */

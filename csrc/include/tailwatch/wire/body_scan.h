@@ -2,7 +2,7 @@
  *
  * Not a JSON parser: it looks at the bytes of an event only as far as it must. The rule is the safe one: a
  * data event that is not known to be without content (role-only delta, preamble, finish, usage, comment,
- * [DONE], ping) counts as a token. Frames of the known servers are told apart by their shape; see
+ * [DONE], ping) counts as a token. Frames of the known servers are distinguished by their shape; see
  * tests/frames/ for each. Never reads past the end, never allocates, never fails: hostile
  * input gives a wrong count at worst.
  */
@@ -21,7 +21,7 @@ TW_BEGIN_C
 #define TW_SCAN_TEXTS 4    /* texts in one of them, and choices */
 #define TW_SCAN_MODEL 320  /* bytes of a model's name that came in pieces */
 #define TW_SCAN_PART 4096  /* bytes of an unfinished event that are kept; the rest of a longer one is not looked at */
-#define TW_SCAN_EVENTS 16  /* token-bearing choices told apart in one message; more count for choice 0 */
+#define TW_SCAN_EVENTS 16  /* token-bearing choices counted apart in one message; more count for choice 0 */
 
 /* How the body is cut into events. */
 typedef enum tw_framing {
@@ -61,7 +61,7 @@ typedef struct tw_scan_whole {
 typedef struct tw_scan_shape {
     uint32_t len;                          /* of bytes[] */
     uint32_t texts, text_at[TW_SCAN_TEXTS];  /* where in bytes[] the texts were */
-    uint32_t loose_at, loose_len;          /* where a value stands that says nothing; length 0: there is none */
+    uint32_t loose_at, loose_len;          /* where a value without content stands; length 0: there is none */
     uint32_t next;                         /* the shape that came after this one */
     uint32_t events, choice[TW_SCAN_TEXTS], n[TW_SCAN_TEXTS];  /* what it held, as in tw_scan_result */
     char bytes[TW_SCAN_SHAPE];

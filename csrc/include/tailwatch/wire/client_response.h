@@ -25,8 +25,8 @@
 TW_BEGIN_C
 
 #define TW_ANSWER_STAMPS 131072 /* messages of one answer whose stamps are kept: 1 MiB */
-#define TW_ANSWER_CHOICES 8     /* choices told apart, as on the server side */
-#define TW_ANSWER_HEAD 512      /* bytes of the body that are kept: what an error says of itself */
+#define TW_ANSWER_CHOICES 8     /* choices counted apart, as on the server side */
+#define TW_ANSWER_HEAD 512      /* bytes of the body that are kept: the text of an error */
 
 typedef struct tw_answer_choice {
     uint64_t first_ns, last_ns, tokens;
@@ -40,7 +40,7 @@ typedef struct tw_answer {
     uint64_t bytes;                 /* of the body */
     uint64_t messages;              /* with content */
     uint64_t tokens;                /* of all choices, as body_scan.h counts them */
-    uint64_t usage_tokens;          /* completion tokens as the server says; 0: it does not */
+    uint64_t usage_tokens;          /* completion tokens as the server gives them; 0: it does not */
     uint64_t gap_ns, gap_at_ns;     /* the largest gap, and when it began; the first of several */
     uint64_t slack_ns, due, met;    /* fluidity */
     uint64_t idle_ns, read_until_ns; /* idle time; when all that came will have been read */
@@ -61,7 +61,7 @@ void tw_answer_init(tw_answer *answer);
 /* Gives its memory back; init makes it new. */
 void tw_answer_free(tw_answer *answer);
 
-/* A new answer is waited for; what was known of the last one is forgotten. Its body is opaque until told otherwise.
+/* A new answer is waited for; what was known of the last one is forgotten. Its body is opaque until set otherwise.
  * Deadlines count only if neither is 0. */
 void tw_answer_begin(tw_answer *answer, uint64_t planned_ns, uint64_t ttft_ns, uint64_t step_ns);
 
