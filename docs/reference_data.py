@@ -242,7 +242,7 @@ LOGS = {
     "tailwatch: OTLP export, requested by OTEL_* variables, is off: …": "Install what it names, or set `otel=False`",
     "tailwatch: TAILWATCH_METRICS_PORT=…: metrics are not served, …": "Choose a free port",
     "tailwatch: a background task failed; the error is counted and the task runs again": "Report it with the traceback",
-    "tailwatch: an OTLP export failed; it is counted, and told again with the next one": "Look whether the receiver runs",
+    "tailwatch: an OTLP export failed; it is counted, and sent again with the next one": "Look whether the receiver runs",
     "tailwatch: gc='idle': this process has no request, no engine step and no event loop, so no idle slot is found; "
     "the interpreter's own collections run every … new objects": 'Use `tailwatch.step()`, or `gc="freeze"` there',
     "tailwatch: … counts the engine's steps: …": "Nothing; `quiet` leaves it out",

@@ -61,7 +61,7 @@ class EmptyGroupError(TailwatchError):
 
 
 class UnsupportedError(TailwatchError, ImportError):
-    """This interpreter or system cannot run the package; the message says why and what works."""
+    """This interpreter or system cannot run the package; the message has the reason, and what works."""
 
 
 def nearest(found: object, choices: Iterable[str]) -> str | None:

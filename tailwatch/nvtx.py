@@ -29,7 +29,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def attached() -> bool:
-    """Whether a tool listens, and this process tells it (see the option ``nvtx``)."""
+    """Whether a tool listens, and this process sends to it (see the option ``nvtx``)."""
     return _core() is not None
 
 

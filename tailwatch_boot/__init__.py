@@ -4,7 +4,7 @@ Every interpreter imports this package as it starts: from ``tailwatch.pth`` in i
 set, or from the sitecustomize of ``tailwatch run``. Without a true word in ``TAILWATCH`` it does nothing more.
 With one it waits for a server to load its app, and for children that a server starts; tailwatch itself is imported
 then, not before. The package needs nothing but the standard library, from Python 3.7 on; it never raises into its
-host, and says what it has to say through the logger "tailwatch".
+host, and logs through the logger "tailwatch".
 
 What no file of ours can reach: ``python -S``. ``-E`` and ``-I`` ignore PYTHONPATH, and so ``tailwatch run``, but not
 the ``.pth`` file.

@@ -45,7 +45,7 @@ def uvicorn(module: ModuleType, watcher: Watcher) -> Undo:
 
 
 def hypercorn(module: ModuleType, watcher: Watcher) -> Undo:
-    """``worker_serve`` is given a wrapper that says which interface the app has; old versions give the app."""
+    """``worker_serve`` is given a wrapper with the interface that the app has; old versions give the app."""
 
     def make(worker_serve: Any) -> Any:
         async def serve(app: Any, *args: Any, **kwargs: Any) -> Any:

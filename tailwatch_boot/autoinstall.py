@@ -27,7 +27,7 @@ def current() -> Autoinstall | None:
 
 
 def begin(word: str) -> None:
-    """Open them, once; ``word`` is what ``TAILWATCH`` says, in lower case."""
+    """Open them, once; ``word`` is the value of ``TAILWATCH``, in lower case."""
     global _current
     if _current is None:
         _current = Autoinstall(None if word in _TRUE else f"TAILWATCH={word}: expected one of {', '.join(_TRUE)}")

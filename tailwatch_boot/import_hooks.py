@@ -1,4 +1,4 @@
-"""Being told when a module has been imported, without importing it, and without leaving a trace on it."""
+"""Calls an action when a module has been imported, without importing it, and without leaving a trace on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ImportHooks:
     """Calls an action when the module it waits for has been imported, once; then that module is waited for no more.
 
     It stands in ``sys.meta_path`` while it waits for anything. It finds nothing itself: the finders behind it are
-    asked, and what they found is told of when its code has run. Actions must not raise.
+    asked, and what they found is passed on when its code has run. Actions must not raise.
     """
 
     def __init__(self, actions: Mapping[str, Action]) -> None:
@@ -32,7 +32,7 @@ class ImportHooks:
         self._asking: set[tuple[int, str]] = set()
 
     def start(self) -> None:
-        """Begin to wait; modules that are there already are told of now."""
+        """Begin to wait; modules that are there already are passed on now."""
         sys.meta_path.insert(0, self)
         for name in list(self._actions):
             module = sys.modules.get(name)
@@ -84,7 +84,7 @@ class ImportHooks:
 
 
 class _NotifyingLoader:
-    """A loader that puts the one it stands for back before the module's code runs, and tells of it afterwards. It
+    """A loader that puts the one it stands for back before the module's code runs, and passes it on afterwards. It
     equals that one, and copies of it are copies of that one."""
 
     def __init__(self, loader: Any, waiting: ImportHooks) -> None:

@@ -1,6 +1,6 @@
 """Importing tailwatch in an interpreter that does not have it, from where the launcher has it.
 
-``tailwatch run`` may stand in another environment than the server. What it lends is itself and the runtime of
+``tailwatch run`` may stand in another environment than the server. It makes importable itself and the runtime of
 cffi, if the server's interpreter has none and can load it. Nothing else of the launcher's environment becomes visible,
 and nothing stays in ``sys.meta_path``.
 """

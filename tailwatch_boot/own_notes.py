@@ -104,7 +104,7 @@ def namespace() -> int:
     """The PID namespace of this process.
 
     Raises:
-        OSError: it cannot be told.
+        OSError: it cannot be read.
     """
     return os.stat("/proc/self/ns/pid").st_ino
 
@@ -113,7 +113,7 @@ def start_of(pid: int) -> int | None:
     """When a process began, in clock ticks since the boot; None where there is none.
 
     Raises:
-        OSError: it cannot be told.
+        OSError: it cannot be read.
     """
     try:
         with open(f"/proc/{pid}/task/{pid}/stat", "rb") as file:  # as csrc/base/process.c does

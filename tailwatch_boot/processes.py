@@ -67,8 +67,8 @@ def may_serve() -> bool:
 
 
 def command(arguments: Any = None) -> tuple[str, str]:
-    """What this interpreter was told to run: ("-c", code), ("-m", module), ("script", path), or ("", "") where it was
-    told nothing, or does not say (before Python 3.10)."""
+    """What this interpreter was started to run: ("-c", code), ("-m", module), ("script", path), or ("", "") where it
+    was given nothing, or does not record it (before Python 3.10)."""
     rest = list(getattr(sys, "orig_argv", ())[1:] if arguments is None else arguments)
     while rest:
         argument = rest.pop(0)

@@ -20,11 +20,11 @@ _HYPERCORN = ("__self__", "send", "__self__", "send", "__self__", "writer")
 
 
 Arrival = tuple[int, int, int]
-"""(arrival, proxy, source): monotonic ns, never after the app was entered; ns that a proxy says it took before that."""
+"""(arrival, proxy, source): monotonic ns, never after the app was entered; ns before it, by a proxy's header."""
 
 
 class ArrivalClock:
-    """Tells the arrival of each request. trust_request_start: believe X-Request-Start and X-Queue-Start."""
+    """Finds the arrival of each request. trust_request_start: believe X-Request-Start and X-Queue-Start."""
 
     __slots__ = ("_jiffy_ns", "_least_ns", "_trusts")
 
@@ -34,7 +34,7 @@ class ArrivalClock:
         self._least_ns = 2 * self._jiffy_ns
 
     def arrival(self, scope: Any, receive: Any, send: Any, entry_ns: int) -> Arrival:
-        """Of a request whose app was entered at entry_ns. What cannot be told reads as that."""
+        """Of a request whose app was entered at entry_ns. What is not known reads as that."""
         waited = _hot.tcp_wait_ns(socket_of(receive, send))
         # the kernel counts jiffies, up to one too many: that one is taken off
         waited = waited - self._jiffy_ns if self._least_ns < waited <= MAX_WAIT_NS else 0
@@ -68,9 +68,9 @@ def socket_of(receive: Any, send: Any) -> int:
 
 
 def request_start(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
-    """Unix time in ns at which a proxy took the request, by X-Request-Start, else X-Queue-Start; None: not said.
+    """Unix time in ns at which a proxy took the request, by X-Request-Start, else X-Queue-Start; None: not given.
 
-    Seconds, milliseconds, microseconds or nanoseconds, told apart by magnitude, with or without `t=`; of several
+    Seconds, milliseconds, microseconds or nanoseconds, by their magnitude, with or without `t=`; of several
     values the first. A time before the year 2000 is none.
     """
     found = {name: value for name, value in headers if name in _HEADERS}

@@ -70,7 +70,7 @@ class Scrape:
         return path == MOVED_PATH and self.look(app)
 
     def look(self, app: Any) -> bool:
-        """Whether the app has the path for itself; said once in the log."""
+        """Whether the app has the path for itself; logged once."""
         taken = bool(self._answers) or has_route(app, self._path)
         if taken and not self._logged:
             self._logged = True
@@ -108,7 +108,7 @@ class Scrape:
                 await held.release()
         if trial.metrics or scope["method"] == "GET":
             self._answers = bool(trial.metrics)
-        if trial.metrics is None:  # it said nothing
+        if trial.metrics is None:  # it answered nothing
             await _answer(self._respond, scope, send, failed)
         return None
 
@@ -187,7 +187,7 @@ class _Trial:
             headers = message.get("headers", ())
             self.metrics = any(name.lower() == b"content-type" and _exposes(value) for name, value in headers)
             if not self.metrics:
-                await self._answer()  # now: what the app has to say may never end
+                await self._answer()  # now: the app's own answer may never end
         if self.metrics:
             await self._send(message)
 
@@ -234,7 +234,7 @@ def _names(routes: list[Any], scope: dict[str, Any]) -> bool:
 
 
 def _matched(route: Any, scope: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
-    """What a route says to a scope; one that cannot say it does not match."""
+    """What a route answers to a scope; one without an answer does not match."""
     try:
         match, child = route.matches(scope)
         return bool(match.value), dict(child)

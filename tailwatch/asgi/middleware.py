@@ -41,8 +41,8 @@ class Hook:
     append: what puts ours behind an app's own metrics. None: nothing does.
     snapshot: the answer to who asks for all numbers from this machine, from the query string; likewise.
     page: what answers at /tailwatch. None: the app alone.
-    annotator: what is said in the answers themselves. None: nothing.
-    on_startup: called before lifespan.startup.complete is handed on, or after an app that knows no lifespan returned.
+    annotator: what is added to the answers themselves. None: nothing.
+    on_startup: called before lifespan.startup.complete is handed on, or after an app without lifespan returned.
     is_ready: whether the processes that the server's tokens pass through are ready, too; asked before
         lifespan.startup.complete is handed on, until it is so, or for READY_SECONDS.
     on_idle: called when a request has ended and no other is in flight.
@@ -86,7 +86,7 @@ class Attached:
         self.inert = False  # detached: a layer that could not be taken off lets everything through
 
     def detach(self) -> str | None:
-        """Everything as it was; None, or a sentence that says what could not be taken off and is inert now."""
+        """Everything as it was; None, or a sentence: what could not be taken off and is inert now."""
         if self.inert:
             return None
         self.inert = True
@@ -175,7 +175,7 @@ class Attached:
             self.failed()
 
     def look(self) -> None:
-        """Say before the first scrape whether the app has the path of the metrics, or of the page, for itself."""
+        """Log before the first scrape whether the app has the path of the metrics, or of the page, for itself."""
         try:
             for own_route in self.own_routes if not self.inert else ():
                 own_route.look(self.app)
@@ -219,7 +219,7 @@ def current_request() -> _Serving | None:
 
 
 def current_stream() -> _hot.Stream | None:
-    """The stream of the request that the calling task works for, None where there is none, or Hook.carries says that
+    """The stream of the request that the calling task works for, None where there is none, or Hook.carries shows that
     nobody asks."""
     serving = _serving.get()
     return None if serving is None or serving.sender is None else serving.sender.stream
@@ -248,7 +248,7 @@ def _check(app: Any) -> None:
     except TypeError:
         raise TypeError(f"app: expected an ASGI 3 application, app(scope, receive, send), found {app!r}") from None
     except ValueError:
-        return  # it does not say what it takes
+        return  # it does not declare what it takes
 
 
 def _swap(app: Any, hook: Hook) -> Attached | None:
@@ -277,7 +277,7 @@ def _swap(app: Any, hook: Hook) -> Attached | None:
 
 
 def _as_of(base: type, attached: Attached, reduced: Any) -> Any:
-    """What an object of our class says to pickle and copy, in the name of the class it had."""
+    """What an object of our class gives pickle and copy, in the name of the class it had."""
     if not isinstance(reduced, tuple):
         return reduced
 

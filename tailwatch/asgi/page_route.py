@@ -63,7 +63,7 @@ class PageRoute:
         return path.startswith(MOVED) is (self.look(app) if moved is None else moved)
 
     def look(self, app: Any) -> bool:
-        """Whether the app has the path for itself; said once in the log, and nowhere while the page is off."""
+        """Whether the app has the path for itself; logged once, and not while the page is off."""
         if self._page.token() is None:
             return False
         paths = (PATH, PATH + _DATA)
@@ -98,5 +98,5 @@ class PageRoute:
             return reply.status, reply.headers, reply.parts
         except Exception:
             failed()
-            text = b"tailwatch could not tell its numbers\n"
+            text = b"tailwatch could not read its numbers\n"
             return 500, [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(text)))], [text]

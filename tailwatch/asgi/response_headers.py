@@ -1,6 +1,6 @@
-"""What is said in the answer itself, where somebody asked for it: load and timings.
+"""What is added to the answer itself, where it was asked for: load and timings.
 
-It stands behind our Send, next to the server: what it adds is not looked at, and what it says includes the last token.
+It stands behind our Send, next to the server: what it adds is not looked at, and its numbers include the last token.
 Only generation routes' answers are touched. A message is never changed in place; one that is not as ASGI has it goes on
 as it came.
 """
@@ -21,7 +21,7 @@ _BYTES = (bytes, bytearray, memoryview)
 class Annotator:
     """What is asked for.
 
-    load_header, load_format_header: names of the header that tells the load, and of the request's that asks for it.
+    load_header, load_format_header: names of the header that carries the load, and of the request's that asks for it.
     load: its value in a format; None: there is no such format. load_form: the format it is always sent in; "": the one
     that the request asks for. server_timing: a Server-Timing header with the waits known by then. sse_timing: a comment
     after the last event. on_error: called inside the handler of an exception of ours.
@@ -115,7 +115,7 @@ class AnnotatedSend:
         return ", ".join(f"{name};dur={ns / 1e6:.1f}" for name, ns in waits.items()).encode()
 
     def _is_open_sse(self, message: dict[str, Any], headers: Any) -> bool:
-        """Whether more bytes may follow the last event: none where their number was said, or they are compressed."""
+        """Whether more bytes may follow the last event: none where their number was given, or they are compressed."""
         status = dict.get(message, "status")
         types = [value.strip().lower() for value in _values(headers, b"content-type")]
         return (

@@ -121,7 +121,7 @@ class Routes:
         if isinstance(template, str):
             within = hasattr(route, "endpoint")  # a mount has none: what follows it in the path is the client's
             return _prefixed(template, scope) if within and template != path else template
-        if "endpoint" in scope and "app_root_path" not in scope:  # matched by a router that does not say by what
+        if "endpoint" in scope and "app_root_path" not in scope:  # matched by a router that does not give its route
             return _with_names(path, scope.get("path_params") or {}) or UNMATCHED
         return self._known(path) or UNMATCHED
 

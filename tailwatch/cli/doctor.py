@@ -130,7 +130,7 @@ def context_without_numbers(directory: str) -> DiagnosisContext:
 
 
 def _load(data: Mapping[str, Any]) -> tuple[Snapshot, DiagnosisContext]:
-    """A file holds a snapshot, or {"snapshot": ..., "context": ...} where it also says how the process was set up."""
+    """A file holds a snapshot, or {"snapshot": ..., "context": ...} where it also holds how the process was set up."""
     from tailwatch.snapshots.serialization import from_dict
 
     if "snapshot" not in data:

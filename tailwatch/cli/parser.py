@@ -106,7 +106,7 @@ def _json_on_stdout(parsed: argparse.Namespace) -> Iterator[None]:
 
 
 def _parsed(given: list[str]) -> argparse.Namespace:
-    """Of arguments that nobody knows, argparse shows the usage of all commands: here it is that of the one called."""
+    """Of unknown arguments, argparse shows the usage of all commands: here it is that of the one called."""
     parser, commands = _parser()
     parsed, unknown = parser.parse_known_args(given)
     if unknown:

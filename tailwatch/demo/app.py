@@ -1,4 +1,4 @@
-"""The FastAPI app: /v1/completions, /v1/chat/completions, /v1/models, /health. It knows nothing of tailwatch."""
+"""The FastAPI app: /v1/completions, /v1/chat/completions, /v1/models, /health. Nothing in it is of tailwatch."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ LETTERS = "etaoinshrdlucm"
 
 @dataclass
 class VocabularyToken:
-    """What a tokenizer knows about one token; `pieces` are the two it was merged from."""
+    """What a tokenizer holds about one token; `pieces` are the two it was merged from."""
 
     index: int
     text: str

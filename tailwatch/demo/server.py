@@ -32,7 +32,7 @@ COLLECT_SECONDS = 2.0
 
 
 def main() -> None:
-    """Serve until the parent says stop, or is gone. The first line of the pipe is the configuration."""
+    """Serve until the parent sends stop, or is gone. The first line of the pipe is the configuration."""
     parent = ParentPipe()
     config = parent.receive()
     if config is None:

@@ -1,4 +1,4 @@
-"""What `tailwatch demo` does when it is not told otherwise."""
+"""What `tailwatch demo` does without options."""
 
 from __future__ import annotations
 

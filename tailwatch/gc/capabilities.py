@@ -21,7 +21,7 @@ CHOICES = {
     "collections": "collections made tokens wait",
     "slices": "slices of idle-time GC made tokens wait as long as the collections before them",
     "review": "the policy before idle-time GC is measured again",
-    "version": "idle-time GC does not know the memory layout of this Python version's collector",
+    "version": "the memory layout of this Python version's collector is unknown to idle-time GC",
     "lists": "idle-time GC did not find the collector's object lists at the expected place",
     "proof": "the start-up self-test of idle-time GC failed",
 }

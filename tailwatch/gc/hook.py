@@ -168,7 +168,7 @@ class GCHook:
         return report
 
     def publish(self) -> None:
-        """Say in the segment what the policy is."""
+        """Write to the segment what the policy is."""
         known = self._attached or self.policy == "off"
         mode = self.idle_gc.mode if self.idle_gc.engaged else ""
         why = WHYS.index(self.idle_gc.reason or self.reason)

@@ -48,7 +48,7 @@ _REST_SECONDS = 1.0  # for which a cycle may rest: the dead that it puts in orde
 _END_SLICES, _END_LOOKS = 40, 16_000  # by which the daemon brings one to its end: 10 ms or so
 _SETTLED = 2000  # looks at old objects that are not worth a slice
 # Ranks of one engine that step together make their slices after the first step that ends in a slot of the clock, about
-# as long as so many steps: which one that is they know without asking each other.
+# as long as so many steps: each finds which one that is without asking the others.
 RANKS_EVERY = 4
 _USER = "gc"  # of the loops' hooks
 _collect = gc.collect
@@ -56,7 +56,7 @@ _get_threshold = gc.get_threshold
 
 
 class IdleGC:
-    """The policy gc="idle" of one process. ``say`` takes a sentence about a part that does not work here."""
+    """The policy gc="idle" of one process. ``warn`` takes a sentence about a part that does not work here."""
 
     def __init__(self, core: _hot.Core, warn: Callable[[str], object]) -> None:
         self._core = core

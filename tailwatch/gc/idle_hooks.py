@@ -19,8 +19,8 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True)
 class IdleSlots:
-    """One loop's. ``restore()`` returns what could not be undone, a sentence, or None. why: it gives none; told: the
-    users that were given the reason."""
+    """One loop's. ``restore()`` returns what could not be undone, a sentence, or None. why: it gives none;
+    reported_to: the users that were given the reason."""
 
     loop: weakref.ref[Any]
     restore: Callable[[], str | None]
@@ -34,7 +34,7 @@ class IdleSlots:
 
 
 def idle_slots_of(loop: Any, slicer: _hot.Slicer) -> IdleSlots:
-    """Lend the waiting of a loop that runs in this thread.
+    """Use the waiting of a loop that runs in this thread.
 
     Raises:
         LookupError: it is of a kind that gives none.

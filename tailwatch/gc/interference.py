@@ -1,4 +1,4 @@
-"""What others do to the collector beside us: each call is let through and counted, and said in a sentence."""
+"""What others do to the collector beside us: each call is let through and counted, and reported in a sentence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Interference:
         self._core.count_interference(CALLS.index(call))
 
     def saw_freeze(self) -> None:
-        """Somebody is about to freeze. What garbage he freezes with it cannot be said without a collection, which is
+        """Somebody is about to freeze. What garbage he freezes with it cannot be found without a collection, which is
         not ours to make here; where a full one has just been made it is next to none."""
         self.saw("freeze")
         if not (self._core.last_was_full and gc.get_count()[0] <= _FEW):

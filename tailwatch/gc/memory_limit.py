@@ -120,11 +120,11 @@ class MemoryLimitWatch:
     Args:
         objects: gives the tracked objects that are not frozen, an estimate; None: not known.
         force: takes the use of idle slots from now on (NOTHING, SLICES, PASS); returns whether that was possible.
-        pending: gives what force() was told and is not done yet.
+        pending: gives what force() was given and is not done yet.
         settled: whether slices have nothing left to look at.
         whole: makes a whole pass, on this thread.
-        met: told which bound was met, once an episode, and a sentence.
-        say: told a sentence about what cannot be done.
+        met: takes which bound was met, once an episode, and a sentence.
+        warn: takes a sentence about what cannot be done.
     """
 
     objects: Callable[[], int | None]

@@ -27,7 +27,7 @@ class GroupMember:
     Args:
         core: whose segment is shared.
         directory: the group's; "": none.
-        say: told once why it could not be joined, and once that it was lost, a sentence each.
+        warn: called once with why it could not be joined, and once that it was lost, a sentence each.
         engine: which of several engines this process works for, or serves; "": see integrations/process_ranks.py.
     """
 
@@ -122,7 +122,7 @@ class GroupMember:
             return snapshots.take([self._core.address, *self._core.members()])
 
     def healthy(self) -> snapshots.Healthy:
-        """What TTFT by concurrency says, of the whole group; of this process where there is none."""
+        """What TTFT by concurrency shows, of the whole group; of this process where there is none."""
         with self._lock:
             others = self._core.members() if self.joined else []
             return snapshots.healthy([self._core.address, *others])
@@ -155,7 +155,7 @@ class GroupMember:
 
     def load(self) -> tuple[int, int]:
         """Requests in flight in the whole group now, and those opened since this process joined it: what was before
-        says nothing of how warm it is."""
+        shows nothing of how warm it is."""
         with self._lock:
             if self.joined:
                 self._look()

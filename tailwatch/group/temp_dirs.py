@@ -16,7 +16,7 @@ _MADE = re.compile(PREFIX + "[a-z0-9_]{8}")
 _SEGMENT = re.compile(r"(\d+)-(\d+).*\.(?:seg|trace|gc)")
 KEPT = r"trace-[0-9]{8}T[0-9]{6}-[0-9]+-[0-9]+\.pftrace"  # what trace_on has kept
 _TRACE = re.compile(rf".+\.trace|{KEPT}")
-LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id says nothing
+LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id means nothing
 _MASTER = re.compile(r"master-(\d+)-(\d+)-(\d+)")  # pid, start time and pid namespace of who starts the members
 # What group.h names, and ours; a timeline that was being written when its writer was killed.
 _NOT_MEMBERS = re.compile(

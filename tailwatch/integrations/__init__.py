@@ -42,14 +42,14 @@ def stepping() -> Iterator[EngineStep]:
 
 
 def choices() -> tuple[Choice, ...]:
-    """Where the servers that we know choose one of several engines for a request."""
+    """Where the known servers choose one of several engines for a request."""
     from tailwatch.integrations import vllm_routing
 
     return vllm_routing.CHOICES
 
 
 def outputs() -> tuple[OutputPath, ...]:
-    """Where the servers that we know hand the outputs of an engine's step to their requests."""
+    """Where the known servers hand the outputs of an engine's step to their requests."""
     from tailwatch.integrations import transformers, vllm_routing
 
     return (*vllm_routing.OUTPUTS, *transformers.OUTPUTS)

@@ -1,4 +1,4 @@
-"""The fast SSE path of this process: what it took over, how it is undone, and what is told of it later."""
+"""The fast SSE path of this process: what it took over, how it is undone, and what is logged of it later."""
 
 from __future__ import annotations
 

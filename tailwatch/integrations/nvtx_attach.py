@@ -1,4 +1,4 @@
-"""Tells an NVTX tool (Nsight Systems, Nsight Compute) what this process does; the telling is C,
+"""Sends an NVTX tool (Nsight Systems, Nsight Compute) what this process does; the sending is C,
 csrc/python/nvtx/ranges.h.
 
 Whether a tool listens NVTX finds out once in a process, when it is first asked: here, unless ``nvtx`` is off.
@@ -18,8 +18,8 @@ class NVTXHook:
     """The NVTX side of one process.
 
     Args:
-        core: what tells the tool.
-        mode: "auto", "on" (it is said where no tool listens) or "off" (NVTX is not even asked).
+        core: what sends to the tool.
+        mode: "auto", "on" (a note where no tool listens) or "off" (NVTX is not even asked).
         tokens: a mark for each message of tokens.
         note: called with a sentence for the doctor.
     """
@@ -32,11 +32,11 @@ class NVTXHook:
 
     @property
     def attached(self) -> bool:
-        """Whether a tool listens and is told."""
+        """Whether a tool listens and is sent to."""
         return self._core.nvtx_attached
 
     def attach(self) -> None:
-        """Begin to tell, where a tool listens."""
+        """Begin to send, where a tool listens."""
         if self.mode == "off":
             return
         if self._core.nvtx(self.tokens):
@@ -49,7 +49,7 @@ class NVTXHook:
             )
 
     def anchor(self) -> None:
-        """Mark the clock, so that the tool's times can be told from CLOCK_MONOTONIC. Now and then, by the daemon."""
+        """Mark the clock, so that the tool's times can be converted to CLOCK_MONOTONIC. Now and then, by the daemon."""
         self._core.nvtx_anchor()
 
     def adopt(self, mode: str, tokens: bool) -> None:
@@ -60,7 +60,7 @@ class NVTXHook:
             self.attach()
 
     def detach(self) -> None:
-        """Tell nothing more; what is open still ends."""
+        """Send nothing more; what is open still ends."""
         atexit.unregister(self.anchor)
         self._core.nvtx_anchor()
         self._core.nvtx_off()

@@ -124,7 +124,7 @@ class OutputHook:
         found = {name: _method(module, name) for name in wrappers}
         if missing := [name for name, (_, original) in found.items() if original is None]:
             lacks = f"{named(path.module)}: {path.module} has no {' and no '.join(missing)}"
-            self._note(f"{lacks}: the engine's delays are not told from others")
+            self._note(f"{lacks}: the engine's delays are not separated from others")
             return
         for name, around in wrappers.items():
             owner, original = found[name]

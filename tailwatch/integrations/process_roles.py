@@ -28,7 +28,7 @@ _BY_NAME = (
     (r"ApiServer", "api"),
     (r"\w*Coordinator$", "coordinator"),
     (r"inference-?_?worker", "engine"),
-    # What a server that nobody here knows may call them; also with something after it: engine-1.
+    # What an unknown server may call them; also with something after it: engine-1.
     *((rf"(?i:{name})(?![a-zA-Z])", name) for name in ("engine", "scheduler", "worker", "detokenizer")),
 )
 _BY_TARGET = (
@@ -42,18 +42,18 @@ _BY_TARGET = (
     (r"litserve\..*\binference_worker$", "engine"),
     (r"multiprocessing\.managers\.", "manager"),  # keeps what processes share; LitServe has one
 )
-# Also with something after it: engine-1, worker_tp0. "worker" is what a process without an app is unless it says more.
+# Also with something after it: engine-1, worker_tp0. "worker": a process without an app and without a name.
 _DELAYS_STREAMS = re.compile(r"(engine|worker|detokenizer|scheduler)(?![a-z])", re.IGNORECASE)
 
 
 def delays_streams(role: str) -> bool:
     """Whether tokens pass through processes of this role, so that streams of other processes wait while one of them
-    stands still. Launchers, coordinators and roles that we do not know delay nobody."""
+    stands still. Launchers, coordinators and unknown roles delay nobody."""
     return _DELAYS_STREAMS.match(role) is not None
 
 
 def role_of_process() -> str | None:
-    """The role of this process, None where nothing tells. Takes some 20 µs; never raises."""
+    """The role of this process, None where nothing shows it. Takes some 20 µs; never raises."""
     role = _first(_BY_TITLE, _title())
     if role is None and parent_process() is not None:
         process = current_process()

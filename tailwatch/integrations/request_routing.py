@@ -18,13 +18,13 @@ class Bindable(Protocol):
     """A stream."""
 
     def bind(self, engine: str | int | None, *, part: bool = False) -> None:
-        """Says which engine serves it, or a part of it."""
+        """Finds which engine serves it, or a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A method that chooses an engine, by module, class and name. engine_of: its number, from what the method returned;
-    None where that tells none. It may raise."""
+    None where that names none. It may raise."""
 
     module: str
     owner: str
@@ -69,7 +69,7 @@ class Routing:
         for choice in [each for each in self._waiting if each.module in sys.modules]:
             owner = getattr(sys.modules[choice.module], choice.owner, None)
             if not isinstance(owner, type):
-                continue  # its module is half way through its import, or another than we know
+                continue  # its module is half way through its import, or another than the known one
             try:
                 self._waiting.remove(choice)
             except ValueError:  # another thread, the daemon's or the one that starts the app, has just wrapped it

@@ -49,7 +49,7 @@ def _read_result(scheduler: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def _forward_runs(scheduler: Any) -> bool:
-    """Results to come, of the overlapping loops; pipelines and multiplexed streams do not say."""
+    """Results to come, of the overlapping loops; not known of pipelines and multiplexed streams."""
     return bool(getattr(scheduler, "result_queue", ())) or hasattr(scheduler, "mbs") or scheduler.enable_pdmux
 
 

@@ -1,4 +1,4 @@
-"""Counts the iterations of an engine whose code does not say them: it stands around the engine's own method.
+"""Counts the iterations of an engine whose code does not mark them: it stands around the engine's own method.
 
 Nothing of ours is raised into the engine, and no attribute of it is relied on.
 """

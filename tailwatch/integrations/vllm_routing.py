@@ -57,7 +57,7 @@ def _rank(identity: bytes) -> int | None:
     return int.from_bytes(identity, "little") if isinstance(identity, bytes) and len(identity) == 2 else None
 
 
-# The second is the first's subclass, and chooses itself: by load, or as X-data-parallel-rank says.
+# The second is the first's subclass, and chooses itself: by load, or by X-data-parallel-rank.
 CHOICES = tuple(
     Choice("vllm.v1.engine.core_client", owner, "get_core_engine_for_request", _rank)
     for owner in ("DPAsyncMPClient", "DPLBAsyncMPClient")

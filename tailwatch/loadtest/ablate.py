@@ -1,7 +1,7 @@
 """Which of a server's settings made the difference: each variant in fresh servers, interleaved, in pairs of runs.
 
 A pair (of two variants and more: a block) is one run of each, all with one schedule, which is the pair's own. The order
-turns with each: A B, B A, B A, A B …, so that neither a drift of the machine nor who comes first tells them apart. The
+turns with each: A B, B A, B A, A B …, so that neither a drift of the machine nor who comes first separates them. The
 first variant runs once more in each as "A again": what equal arms differ by.
 """
 

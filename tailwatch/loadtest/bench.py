@@ -73,7 +73,7 @@ def _checked(name: str, value: object, least: int, most: int) -> None:
 
 
 def setup_of(workload: Workload, conditions: Conditions) -> Setup:
-    """What the client processes are told of both."""
+    """What the client processes are given of both."""
     where = workload.endpoint
     asked = {"workers": conditions.workers, "timeout": conditions.timeout, "warmup": conditions.warmup}
     asked |= {"max_in_flight": conditions.in_flight, "processes": conditions.processes}
@@ -106,7 +106,7 @@ def run_workload(
     show: Show | None = None,
     interruptible: bool = False,
 ) -> Result:
-    """Sends a workload, or one schedule of it, once. due, tell: for a display of its progress. interruptible: Ctrl-C
+    """Sends a workload, or one schedule of it, once. due, show: for a display of its progress. interruptible: Ctrl-C
     ends the run, whose result is what was had until then."""
     if schedule is None:
         schedule = workload.closed() if conditions.workers else workload.schedule()
@@ -127,7 +127,7 @@ def check_owner(workload: Workload, allow_remote: bool) -> None:
     """Load is for servers of one's own.
 
     Raises:
-        OptionError: the target is another machine, and nobody said that it may be loaded.
+        OptionError: the target is another machine, and it was not allowed to be loaded.
     """
     if not allow_remote and not workload.endpoint.loopback:
         raise OptionError(
@@ -162,7 +162,7 @@ def run(
     allow_remote: bool = False,
     name: str = "",
 ) -> Result:
-    """Loads a server once and says what it did; for tests: ``assert run(url, rate=40, slo=…).goodput.held``.
+    """Loads a server once and returns what it did; for tests: ``assert run(url, rate=40, slo=…).goodput.held``.
 
     url: like http://127.0.0.1:8000. rate: requests per second, of an open loop with `arrivals` (see
     `tailwatch.loadtest.arrivals`); workers: a closed loop of so many requests in flight instead. duration (seconds) and

@@ -18,7 +18,7 @@ MOST_REPLICAS = 1_000_000
 class Fleet:
     """replicas: the fewest that stay at or below the knee. each: requests per second on each of them. one_down: the
     same while one is missing (inf where there was only one). spare: replicas that stay at or below the knee with one
-    missing. cliff: what dividing by the capacity would give, None where no capacity was said; at_cliff: requests per
+    missing. cliff: what dividing by the capacity would give, None where no capacity was given; at_cliff: requests per
     second on each of those."""
 
     expect: float

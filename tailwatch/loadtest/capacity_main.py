@@ -219,7 +219,7 @@ def fanout_lines(parts: int, attainment: float) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Time:
     """A quantile of the whole. share: of the requests that wait for all parts (0.99: their p99). seconds: it is at
-    most this, in the buckets of the run (1.1 % off at most). reached: there are enough parts measured to know; else it
+    most this, in the buckets of the run (1.1 % off at most). reached: enough parts are measured; else it
     is at least this."""
 
     share: float
@@ -255,7 +255,7 @@ def time_lines(times: list[Time], metric: str, parts: int) -> list[str]:
 
 
 def _percent(quantile: float) -> str:
-    """A quantile near 1 with the digits that tell it from 1."""
+    """A quantile near 1 with the digits that distinguish it from 1."""
     digits = 2
     while digits < 12 and round(quantile * 100, digits) >= 100 > quantile * 100:
         digits += 1

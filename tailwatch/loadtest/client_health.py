@@ -23,7 +23,7 @@ from tailwatch.loadtest.outcomes import EXCLUDED, UNMEASURED, Outcomes
 from tailwatch.loadtest.validity import ClientHealth, Validity
 
 TICK_NS = 5_000_000
-EXCLUDED_LIMIT = 0.01  # share of the schedule that may be excluded (4xx) before the run says nothing
+EXCLUDED_LIMIT = 0.01  # share of the schedule that may be excluded (4xx) before the run shows nothing
 PAUSE_NS = 10_000_000  # the loop was away so much longer than a tick: a pause
 LAG_LIMIT_NS = 10_000_000  # p99 of the send lag, and of the loop's own, is to be below this ...
 LAG_SHARE = 0.05  # ... or below this share of what was measured, TTFT p99 (E2E where there is none)
@@ -236,7 +236,7 @@ def _excluded(outcomes: Outcomes) -> list[str]:
     kinds = [f"{count} {'' if name == UNMEASURED else 'answered '}{name}" for name, count in counts.items()]
     why = "the requests are not valid for this server"
     if 2 * counts.get(UNMEASURED, 0) > outcomes.excluded:
-        why = "what cannot be read says nothing about the SLO"
+        why = "what cannot be read shows nothing about the SLO"
     return [f"{share:.1%} of the schedule is excluded ({', '.join(kinds)}), over {EXCLUDED_LIMIT:.0%}: {why}"]
 
 

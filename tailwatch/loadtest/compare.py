@@ -1,7 +1,7 @@
-"""Is B different from A, as far as their runs tell: a table per load, a row per number, a verdict that may be "no".
+"""Is B different from A, as far as their runs show: a table per load, a row per number, a verdict that may be "no".
 
 The run is the unit, pairs of runs with one schedule are compared as pairs, and that many rows were looked at is counted
-(Holm). Runs that may not be believed are left out, and said to be.
+(Holm). Runs that may not be believed are left out, and marked so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ComparisonRow:
     difference: None where no run of one of them has it. adjusted: p, once it is counted how many rows of the whole
     comparison were looked at. floor: what equal arms differ by in 95 of 100 such experiments, of the kind of the
     difference; None where not known. verdict: SHOWN, NOT_SHOWN, TOO_FEW, NO_NUMBER or CENSORED. censored: in how many
-    runs of A and of B it is a lower bound only, because so many requests were dropped: then nothing is said about which
+    runs of A and of B it is a lower bound only, because so many requests were dropped: then it is not known which
     one is better, and the estimate is a bound at best. notes: what a reader must know.
     """
 
@@ -237,7 +237,7 @@ class _Draft:
 
 
 def _dropped(cell: _Cell, names: tuple[str, str]) -> list[str]:
-    """What a lower bound on one side says about the change: a bound as well; on both sides nothing."""
+    """What a lower bound on one side means for the change: a bound as well; on both sides nothing."""
     one, two = cell.censored
     who = [f"{n} runs of {name}" for n, name in zip(cell.censored, names, strict=True) if n]
     change = "the change is not known" if one and two else f"the change is {'at most' if one else 'at least'} this"
@@ -302,7 +302,7 @@ def _common(a: VariantRuns, b: VariantRuns) -> list[str]:
 
 
 def _usable(arm: VariantRuns, load: str, notes: list[str]) -> list[Result]:
-    """Runs at this load that may be believed, in order of time; the others are told."""
+    """Runs at this load that may be believed, in order of time; the others are reported."""
     runs = sorted((run for run in arm.runs if load_of(run) == load), key=lambda run: run.started)
     left_out: dict[str, int] = defaultdict(int)
     for run in runs:
@@ -329,7 +329,7 @@ def _digest(run: Result) -> object:
 
 
 def _drift(a: VariantRuns, b: VariantRuns, before: Sequence[Result], after: Sequence[Result]) -> Iterator[str]:
-    """Runs that do not alternate cannot tell a difference from a drift."""
+    """Runs that do not alternate cannot separate a difference from a drift."""
     spans = [(min(run.started for run in side), max(run.started for run in side)) for side in (before, after) if side]
     if len(spans) == 2 and (spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]):
         yield (

@@ -103,7 +103,7 @@ def _merge(parsed: argparse.Namespace) -> int:
 
 
 def _named(arms: list[VariantRuns], paths: list[str]) -> list[VariantRuns]:
-    """Two files whose runs have one name are told apart by the files'."""
+    """Two files whose runs have one name are distinguished by the files'."""
     if len({arm.name for arm in arms}) == len(arms):
         return arms
     names = [Path(path).stem for path in paths]

@@ -31,7 +31,7 @@ def verdict(row: ComparisonRow, b: str) -> str:
 
 
 def cells(row: ComparisonRow) -> tuple[str, ...]:
-    """A row's numbers as text: its label, A, B, and what `HEADS` says."""
+    """A row's numbers as text: its label, A, B, and what `HEADS` names."""
     found, measure = row.difference, row.measure
     if found is None:
         return (measure.label, *["-"] * (2 + len(HEADS)))
@@ -62,7 +62,7 @@ def conclusion(comparison: Comparison) -> Iterator[str]:
     if comparison.shown:
         return
     if comparison.looked_at:
-        yield f"{NOTHING}: of {comparison.looked_at} rows none tells the variants apart"
+        yield f"{NOTHING}: of {comparison.looked_at} rows none shows a difference between the variants"
     else:
         yield f"{NOTHING}: an interval needs {FEWEST} runs of each (bench --runs {FEWEST}, or ablate)"
 

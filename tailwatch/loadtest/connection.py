@@ -17,7 +17,7 @@ from tailwatch.loadtest.exchange import Ending, Exchange
 
 try:
     import httptools
-except ImportError as error:  # pragma: no cover - said once, where the client is first asked for
+except ImportError as error:  # pragma: no cover - raised where the client is first asked for
     raise UnsupportedError(f"tailwatch.loadtest needs httptools: {how_to_install('load')}") from error
 
 # tw_framing of csrc/include/tailwatch/wire/body_scan.h, by content type; other bodies are not looked into.
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(flight.request)
 
     def give_up(self) -> None:
-        """Note what came so far, and close it at once; nobody is told."""
+        """Note what came so far, and close it at once; nothing is reported."""
         flight, self._flight = self._flight, None
         if flight is not None:
             self._note(flight.exchange)
@@ -218,7 +218,7 @@ class Connection(asyncio.Protocol):
         return f"{kind}, {self._encoding}" if self._encoding else kind
 
     def on_message_complete(self) -> None:
-        """The whole answer is there; or one that only says that it is being worked on."""
+        """The whole answer is there; or one that only announces that it is being worked on."""
         if self._headed:
             self._complete = True
             self._lasting = self._parser.should_keep_alive()  # it forgets with this call
@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
             self._hand_over(Ending.TRUNCATED, f"the connection was lost inside the answer{why}", now())
 
     def _cut(self, exchange: Exchange) -> bool:
-        """HTTP says that this was all; but the protocol of the stream has an end marker, and it did not come."""
+        """By HTTP this was all; but the protocol of the stream has an end marker, and it did not come."""
         due = self._owner.marked and 200 <= exchange.status < 300 and self._framing == _SSE
         return due and not exchange.done and not exchange.failed
 

@@ -1,4 +1,4 @@
-"""Where requests go and with which head: the URL read, the API told, the headers and keys checked and never shown."""
+"""Where requests go and with which head: the URL read, the API found, the headers and keys checked and never shown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Endpoint:
 
     host: a name, or an address without brackets. path: with its query, as sent. api: of APIS. method: of HTTP.
     headers: (name, value) in the order they are sent, without those that frame the body; values may be secret and are
-    not shown. notes: what the user should be told, a sentence each.
+    not shown. notes: what the user should see, a sentence each.
     """
 
     secure: bool
@@ -59,7 +59,7 @@ class Endpoint:
 
     @property
     def loopback(self) -> bool:
-        """Whether it is on this machine, as its name tells."""
+        """Whether it is on this machine, by its name."""
         return is_loopback(self.host)
 
     @property
@@ -116,9 +116,9 @@ def endpoint(
     api_key_env: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Endpoint:
-    """Of what a user says.
+    """Of what a user gives.
 
-    api: of APIS; None tells it from the path, else `completions` where there is a model and `http` where there is none.
+    api: of APIS; None finds it from the path, else `completions` where there is a model and `http` where there is none.
     path: instead of the URL's and the API's. headers: "Name: value"; they replace ours. api_key, or api_key_env, the
     variable that holds it: instead of the environment's own (OPENAI_API_KEY, ANTHROPIC_API_KEY), which goes to no host
     but the one it belongs to, over https.
@@ -224,7 +224,7 @@ def _value(value: str, what: str) -> str:
 def _asked(
     given: str | None, variable: str | None, own: Mapping[str, str], environment: Mapping[str, str]
 ) -> str | None:
-    """The key that the user wants sent, "" for none; None where nothing was said of one."""
+    """The key that the user wants sent, "" for none; None where none was given."""
     if given is None and variable is None:
         return None
     if given is not None and variable is not None:
@@ -241,7 +241,7 @@ def _asked(
 def _found_key(
     api: str, own: Mapping[str, str], environment: Mapping[str, str], host: str, secure: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """The environment's key where it belongs to the host, "" elsewhere, and what to say about it."""
+    """The environment's key where it belongs to the host, "" elsewhere, and a note about it."""
     name = _KEYS.get(api, _KEY)
     key = environment.get(name, "").strip() if name else ""
     if not key or own.keys() & _KEY_HEADERS:

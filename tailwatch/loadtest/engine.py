@@ -110,7 +110,7 @@ class LoadRun:
         self._changed.set()
 
     async def go(self) -> Result:
-        """Runs to its end, and says what was found."""
+        """Runs to its end, and returns what was found."""
         self.watch.start()
         self.recorder.start_ns = self.start_ns = self.start_ns or time.monotonic_ns() + LEAD_NS
         try:
@@ -199,7 +199,7 @@ class LoadRun:
             self.done += 1
             self.recorder.note(exchange, planned)
             room()
-            if not self.in_flight:  # who waits for anything else is told by whoever brings it about
+            if not self.in_flight:  # who waits for anything else is woken by whoever brings it about
                 self._changed.set()
 
         self.sent += 1

@@ -1,6 +1,6 @@
 """One request and what came back: times on the monotonic clock in nanoseconds, never a judgement.
 
-Whether an exchange was good is told by outcomes.py, from what stands here. The definitions are the server side's
+Whether an exchange was good is decided by outcomes.py, from what stands here. The definitions are the server side's
 (csrc/include/tailwatch/stamp/stream.h): a gap lies between two messages that carry generated content, and a message of
 several tokens is one message. Here a message is one event of the stream (one line of NDJSON), stamped when the read
 that brought its end returned; events that came in one read have a gap of 0 between them.
@@ -18,7 +18,7 @@ class Ending(enum.IntEnum):
     PENDING = 0
     """Not yet."""
     FINISHED = 1
-    """The answer came whole, as HTTP tells it. An error event inside it is `failed`."""
+    """The answer came whole, by HTTP. An error event inside it is `failed`."""
     REFUSED = 2
     """No connection: refused, unreachable, no such host."""
     RESET = 3
@@ -26,13 +26,13 @@ class Ending(enum.IntEnum):
     TRUNCATED = 4
     """The connection was lost inside the answer, or its stream ended without the end marker of its protocol."""
     TIMEOUT = 5
-    """The tester gave up waiting, as told to."""
+    """The tester gave up waiting, as configured."""
     GARBAGE = 6
     """What came back is not HTTP."""
     TLS = 7
     """The TLS handshake failed: certificate, protocol."""
     LIMIT = 8
-    """This client could not open a connection: descriptors, ports, memory. Says nothing about the server."""
+    """This client could not open a connection: descriptors, ports, memory. Shows nothing about the server."""
     ABANDONED = 9
     """The tester ended it: Pool.close(), the end of the run."""
 
@@ -81,7 +81,7 @@ class Exchange:
     planned_ns: int
     """When it was to be sent: what every corrected time counts from. Never changed, also by a retry."""
     tag: Any
-    """The caller's own, untouched (an index of the schedule, say)."""
+    """The caller's own, untouched (an index of the schedule, for example)."""
     sent_ns: int
     """When Pool.send() took it up: sent - planned is this client's own lag, and naive times count from here."""
     written_ns: int
@@ -112,7 +112,7 @@ class Exchange:
     tokens: int
     """Of all choices: a message counts as one, or as its token ids where the server gives them."""
     usage_tokens: int
-    """Completion tokens as the server says, 0: it does not."""
+    """Completion tokens as the server gives them, 0: it does not."""
     choices: tuple[tuple[int, int, int], ...]
     """First and last stamp and tokens of each choice that was seen, in order of its index; at most 8."""
     largest_gap_ns: int

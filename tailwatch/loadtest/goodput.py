@@ -16,7 +16,7 @@ class Goodput:
 
     scheduled: of the plan. counted: scheduled − excluded, the denominator. attainment: good / counted; None where
     nothing counts. low, high: its interval of 95 %, which counts misses of one stall as one; None for runs of less than
-    8 s, which show no such thing. believed: the run is valid; of another one nothing is said about its SLO.
+    8 s, which show no such thing. believed: the run is valid; of another one nothing is concluded about its SLO.
     wanted: the attainment of the SLO. rate: good requests per second of the plan. throughput: answers that came whole
     per second, over a window as long as the plan that opens with the first of them. tokens: output tokens per second
     over the whole run. broken: late requests by the bound
@@ -45,7 +45,7 @@ class Goodput:
 
     @property
     def held(self) -> bool | None:
-        """Whether the attainment asked for was reached; None: the run does not say (it is not valid, or nothing
+        """Whether the attainment asked for was reached; None: the run does not show it (it is not valid, or nothing
         counted)."""
         return self.attainment >= self.wanted if self.believed and self.attainment is not None else None
 

@@ -150,7 +150,7 @@ class LatencyHistogram:
         if wrong := [slot for slot in slots if not 0 <= slot < found._counts.room]:
             raise ValueError(f"slot {wrong[0]}")
         if count != data["count"]:
-            raise ValueError(f"{count} samples in its slots, {data['count']} said")
+            raise ValueError(f"{count} samples in its slots, expected {data['count']}")
         if count:
             total, least, most = (_natural(data[name]) for name in ("sum_ns", "min_ns", "max_ns"))
             found._counts.write(slots, total, least, most)

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-FEWEST_CV, MOST_CV = 0.1, 10.0  # of gamma gaps; outside their density is a spike that says nothing about a server
-MOST_TESTED = 20_000  # gaps compared with their law; more would tell nothing more and cost seconds
+FEWEST_CV, MOST_CV = 0.1, 10.0  # of gamma gaps; outside their density is a spike that shows nothing about a server
+MOST_TESTED = 20_000  # gaps compared with their law; more would show nothing more and cost seconds
 
 
 @dataclass(frozen=True, slots=True)

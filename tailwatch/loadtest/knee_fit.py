@@ -25,7 +25,7 @@ TOGETHER = 0.3  # of a relaxation time: how long the misses of one event last
 RISE, SPREAD = 0.8, (0.6, 0.15)
 WIDER = 1.05  # than the scatter seen, which few events show too small rather than too large
 RISES = tuple(0.05 * 1.25**i for i in range(32))  # of that
-AROUND, APART = 20.0, 0.08  # a probe tells of the knee up to so many times the target's misses, so far from it
+AROUND, APART = 20.0, 0.08  # a probe shows the knee up to so many times the target's misses, so far from it
 DRIFTED = 3.5  # standard errors between the misses of earlier and later halves from which they differ
 
 
@@ -71,7 +71,7 @@ class Line:
 
 def fit(probes: Sequence[Probe], target_misses: float, ceiling: float) -> KneeFit | None:
     """None where there are fewer than two rates, or no miss, or nothing else. ceiling: requests per second that the
-    server can complete: events last the longer, and a probe tells the less, the closer its rate comes to it."""
+    server can complete: events last the longer, and a probe shows the less, the closer its rate comes to it."""
     used, line = list(probes), None
     for _ in range(6):
         lines = _lines(used, target_misses, ceiling, 1.0)
@@ -117,7 +117,7 @@ def _described(probes: Sequence[Probe], line: Line, target: float, ceiling: floa
 
 @dataclass(frozen=True, slots=True)
 class _Weighed:
-    """A line, the standard error of its level, and how far the probes and what queues are like speak for it."""
+    """A line, the standard error of its level, and how far the probes and what queues are like support it."""
 
     line: Line
     error: float
@@ -125,7 +125,7 @@ class _Weighed:
 
 
 def _lines(probes: Sequence[Probe], target: float, ceiling: float, effect: float) -> list[_Weighed]:
-    """One for each rise: few probes cannot tell it, so that it is weighed by what is known of queues (RISE) too."""
+    """One for each rise: few probes do not show it, so that it is weighed by what is known of queues (RISE) too."""
     n = sum(one.judged for one in probes)
     misses = sum(one.judged - one.good for one in probes)
     if not 0 < misses < n:
@@ -232,7 +232,7 @@ def _counts(windows: Sequence[RunWindow]) -> tuple[int, int]:
 
 
 def relaxation(probes: Sequence[Probe]) -> float:
-    """Seconds after which the requests in flight say something new: their integrated autocorrelation time. Too short
+    """Seconds after which the requests in flight show something new: their integrated autocorrelation time. Too short
     where the probes themselves are not many times as long."""
     width = probes[0].width
     series = [[w.in_flight for w in one.windows] for one in probes if len(one.windows) > 1]

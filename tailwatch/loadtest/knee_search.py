@@ -30,7 +30,7 @@ def _real(workload: Workload, conditions: Conditions, schedule: Schedule) -> Res
 
 @dataclass
 class KneeSearch:
-    """One search. run, clock: of a server and its seconds; a simulation has its own. told: is given a line a step."""
+    """One search. run, clock: of a server and its seconds; a simulation has its own. show: takes a line a step."""
 
     workload: Workload
     conditions: Conditions

@@ -15,7 +15,7 @@ LATELY = 2.0  # seconds that "lately" means
 
 
 class Live:
-    """Looks at a run. due: whether it is time for a look, by the seconds that have passed; tell: gets what was seen."""
+    """Looks at a run. due: whether it is time for a look, by the seconds that have passed; show: gets what was seen."""
 
     def __init__(self, run: LoadRun, due: Callable[[float], bool], show: Callable[[Now], None]) -> None:
         self._run, self._due, self._show = run, due, show

@@ -126,7 +126,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 
 def main(parsed: argparse.Namespace) -> int:
     """Runs the command."""
-    for stream in (sys.stdout, sys.stderr):  # a terminal that knows no µ gets the numbers all the same
+    for stream in (sys.stdout, sys.stderr):  # a terminal without µ gets the numbers all the same
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
@@ -202,7 +202,7 @@ def conditions_of(parsed: argparse.Namespace) -> Conditions:
 
 
 def _reach(workload: Workload) -> None:
-    """A server that is not there is a wrong address, most likely: said now, and not after a minute of refusals."""
+    """A server that is not there is a wrong address, most likely: reported now, and not after a minute of refusals."""
     where = workload.endpoint
     try:
         socket.create_connection((where.host, where.port), timeout=CONNECT).close()

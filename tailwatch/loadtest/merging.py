@@ -25,7 +25,7 @@ _OWN = frozenset(("rate", "requests", "workers", "seed", "max_in_flight", "proce
 def merged(results: Sequence[Result], *, schedule: Mapping[str, Any] | None = None) -> Result:
     """One run of several clients that shared one load at the same time.
 
-    Times count from the earliest start, series in whole seconds of it. What the numbers of all together say is the
+    Times count from the earliest start, series in whole seconds of it. What the numbers of all together show is the
     verdict; what was wrong with one client alone is a warning. schedule: that of which each sent a part; None: each had
     its own.
 
@@ -96,7 +96,7 @@ def _check(parts: Sequence[Result]) -> None:
 
 
 def _apart(first: Result, part: Result) -> float:
-    """Seconds between the starts of two, or between their ends where the plan alone tells when that is."""
+    """Seconds between the starts of two, or between their ends where the plan alone fixes when that is."""
     by_plan = not (first.closed or first.interrupted or part.interrupted)
     return max(_after(first, part), abs(part.duration - first.duration) if by_plan else 0.0)
 
@@ -173,7 +173,7 @@ def _idle(parts: Sequence[Result]) -> float | None:
 
 
 def _schedules(all_of: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of clients with schedules of their own: what is left to say, and a digest that is theirs together."""
+    """Of clients with schedules of their own: what is left to describe, and a digest that is theirs together."""
     digests = sorted(str(one.get("digest", "")) for one in all_of)
     targets = list(dict.fromkeys(str(one.get("target", "")) for one in all_of))
     many = f"{len(all_of)} x {targets[0]}" if len(targets) == 1 and len(all_of) > 1 else " + ".join(targets)

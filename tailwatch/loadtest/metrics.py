@@ -87,7 +87,7 @@ class Measure:
 
 def measures(names: Sequence[str] = (), percentiles: Sequence[float] = PERCENTILES) -> list[Measure]:
     """Those of a comparison, in the order of a table. names: of `NAMES`; all of the usual ones when empty. The usual
-    percentiles are others where a number is one a request: p99.9 of TPOT says nothing, and a largest gap has a maximum.
+    percentiles are others where a number is one a request: p99.9 of TPOT is no use, and a largest gap has a maximum.
 
     Raises:
         OptionError: a name that is none, or a percentile that is none.

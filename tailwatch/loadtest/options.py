@@ -11,7 +11,7 @@ from typing import Any
 from tailwatch.errors import OptionError, TailwatchError
 
 WHEN = ("rate", "arrivals", "scale", "jitter_rounded", "schedule", "save_schedule")
-"""What says when a request is sent: of an open loop."""
+"""What fixes when a request is sent: of an open loop."""
 SCHEDULES = ("rate", "arrivals", "duration", "requests", "seed", "trace_replay", "scale", "jitter_rounded")
 """What a schedule is made of, beside its lengths."""
 LENGTHS = ("prompt_tokens", "output_tokens")

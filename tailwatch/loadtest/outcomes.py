@@ -118,7 +118,7 @@ def answered(exchange: Exchange) -> bool:
 
 
 def _name_of(exchange: Exchange) -> str:
-    """Without the bounds, in the order of tw_stream_verdict() (csrc/stamp/stream.c): a status says more than how the
+    """Without the bounds, in the order of tw_stream_verdict() (csrc/stamp/stream.c): a status shows more than how the
     connection ended afterwards, but for a wait that was given up."""
     status, fault = exchange.status, FAULTS[fault_of(exchange)]
     if status == 429:

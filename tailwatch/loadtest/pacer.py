@@ -1,4 +1,4 @@
-"""Tells a loop that a moment has come, as exactly as the kernel does.
+"""Wakes a loop at a moment, as exactly as the kernel does.
 
 An event loop's own timers are rounded up to whole milliseconds (asyncio's epoll, uvloop's timers), and what is late is
 the request: so this is a timerfd, which wakes the loop within the scheduler's latency. Where there is none, the loop's

@@ -17,7 +17,7 @@ from tailwatch.loadtest.exchange import Ending, Exchange
 
 Done = Callable[[Exchange], None]
 
-# Of connect(): they say that this client is at an end, not the server.
+# Of connect(): they show that this client is at an end, not the server.
 _OWN_LIMITS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN}
 
 
@@ -195,7 +195,7 @@ class Pool:
         found = await self._loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
-    # ---- what a connection tells ----
+    # ---- what a connection reports ----
 
     def connected(self, connection: Connection) -> None:
         """It is open; too late where the pool is closed."""

@@ -71,7 +71,7 @@ def _part(setup: Setup, i: int, n: int) -> Setup:
 
 
 def _whole(parts: list[Result], schedule: Schedule) -> Result:
-    """They began at one moment of one clock, which each has told by its own look at another one."""
+    """They began at one moment of one clock, which each has read by its own look at another one."""
     for part in parts:
         part.started = parts[0].started
     if parts[0].closed:
@@ -80,7 +80,7 @@ def _whole(parts: list[Result], schedule: Schedule) -> Result:
 
 
 class _Child:
-    """A client process and the thread that reads what it says."""
+    """A client process and the thread that reads what it sends."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -103,7 +103,7 @@ class _Child:
             self._process.stdin.flush()
 
     def get(self, timeout: float | None = None) -> tuple[str, Any]:
-        """What it said: (what, value). queue.Empty: nothing in that time.
+        """What it sent: (what, value). queue.Empty: nothing in that time.
 
         Raises:
             TailwatchError: it is dead.

@@ -1,4 +1,4 @@
-"""What the requests say: words of a wanted number of tokens, or the prompts of a file.
+"""The text of the requests: words of a wanted number of tokens, or the prompts of a file.
 
 Synthetic prompts are common English words, which the usual vocabularies hold as one token each; a prompt of 512 tokens
 is 512 words, and a server's own count differs by its few special tokens. Each begins with words that no other prompt of
@@ -25,7 +25,7 @@ BYTES_PER_TOKEN = 4  # of English text, about: for the answers of a file that gi
 DEFAULT_TOKENS = 128
 LARGEST_FILE = 2 << 30  # bytes
 _PLENTY = 1 << 17  # words that prompts are cut from
-_OWN = 4  # words that tell prompts apart: 128 ** 4
+_OWN = 4  # words that distinguish prompts: 128 ** 4
 _FAR = 2_654_435_761  # Knuth's multiplier: neighbours land far apart
 _COMMON = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
@@ -43,7 +43,7 @@ WORDS = tuple(_COMMON.split())
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One prompt of a file. messages: as a chat takes them, or None where the file has a text. tokens: of the prompt
-    and of its answer, 0 where the file does not tell."""
+    and of its answer, 0 where the file does not give it."""
 
     text: str
     messages: tuple[dict[str, Any], ...] | None = None
@@ -92,7 +92,7 @@ def read(path: str | Path) -> list[Prompt]:
 
     JSONL: an object a line with `prompt`, `text`, `question` or `input` (a text), `messages` (a chat) or
     `conversations` (ShareGPT), or such a `body` (a batch); `prompt_tokens` and `output_tokens` (or `max_tokens`, …)
-    where it knows them. Or one JSON array of such objects, as ShareGPT's file is. Of a conversation the first question
+    where it has them. Or one JSON array of such objects, as ShareGPT's file is. Of a conversation the first question
     is asked, and its answer's length, four bytes a token, is the one asked for. Entries without one are left out.
 
     Raises:

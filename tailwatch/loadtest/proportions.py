@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-FEWEST_STRETCHES = 8  # below which a scatter says little
-FEW = 10  # misses worth as many independent ones, below which a scatter cannot be told from luck
+FEWEST_STRETCHES = 8  # below which a scatter shows little
+FEW = 10  # misses worth as many independent ones, below which a scatter cannot be distinguished from luck
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def wilson(good: float, n: float, z: float = 1.96) -> tuple[float, float]:
     """The interval of a share after good of n (both may be effective numbers); (0, 1) where n is 0.
 
     Wilson 1927: the shares that a test at z standard deviations would not refuse. It is not symmetric, stays within
-    [0, 1], and says something even where every one was good.
+    [0, 1], and shows something even where every one was good.
     """
     if n <= 0:
         return 0.0, 1.0
@@ -74,7 +74,7 @@ def common_effect(several: Sequence[Sequence[RunWindow]]) -> float:
 
 def interval(windows: Sequence[RunWindow]) -> tuple[float, float] | None:
     """The 95 % interval of the share of good requests that one run shows: Wilson's, over as many requests as are worth
-    an independent one. None where fewer than 8 windows tell something.
+    an independent one. None where fewer than 8 windows show something.
 
     Where the misses (or the good ones) are too few to show how they come together, those of a window are taken for one:
     a minute without a miss has not shown more than 60 windows without one.

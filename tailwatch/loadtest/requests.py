@@ -114,7 +114,7 @@ class Requests:
         if len({len(getattr(found, name)) for name in COLUMNS}) != 1:
             raise ValueError("columns of different lengths")
         if found.reason and (max(found.reason) >= len(REASONS) or max(found.fault) >= len(FAULTS)):
-            raise ValueError("an outcome that this version does not know")
+            raise ValueError("an outcome unknown to this version")
         return found
 
 

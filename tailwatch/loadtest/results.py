@@ -1,6 +1,6 @@
 """What a run of the load tester found, and its JSON.
 
-Every time counts from the *planned* start unless its name says naive: what a tester reports that forgets its plan
+Every time counts from the *planned* start unless its name has naive: what a tester reports that forgets its plan
 stands beside it. Rates are per second of the plan. A file holds runs: {"tailwatch": version, "format": 1, "layout":
 hash of the buckets, "runs": [...]}; runs of several processes or machines that were one load merge into one:
 merging.py.
@@ -39,7 +39,7 @@ class Result:
     secrets.
     schedule: {"digest", "seed", and the fields of `schedule.Law`}. closed: a closed loop: nothing was planned, so
     corrected and naive are the same. started: unix time of the start. duration: seconds of the plan; elapsed: until
-    the last answer. interrupted: Ctrl-C ended it, whatever else the verdict says.
+    the last answer. interrupted: Ctrl-C ended it, whatever else the verdict is.
     examples: of what came instead of answers, by the name of the fault or outcome; without secrets.
     tokens: output tokens. fluidity: share of token deadlines met, None where the SLO has none; idle: seconds, of all
     answers together, in which a reader at the pace of these deadlines had nothing to read after the first token.
@@ -105,7 +105,7 @@ class Result:
 
     def percentile(self, metric: str, percent: float) -> float | None:
         """Seconds of a latency (a field of `Latencies`); None where there is no sample. Of TTFT and E2E a lower bound
-        where `quantile` says so."""
+        where `quantile` marks it."""
         found = self.quantile(metric, percent)
         return None if found is None else found.seconds
 

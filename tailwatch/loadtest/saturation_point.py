@@ -54,10 +54,10 @@ class Knee:
     """The largest rate at which the attainment holds.
 
     objective: goodput or throughput. attainment: the share that must hold (for throughput: of the offered rate that
-    must be completed). rate: requests per second, None where nothing can be said. low, high: its 95 % interval where
+    must be completed). rate: requests per second, None where none was found. low, high: its 95 % interval where
     basis is "fit" (all long probes near it); where it is "bracket" two bounds: the largest rate proved to hold, and the
     closed loop's ceiling or the smallest rate seen to fail; None at an end that was not found. resolved: the interval
-    is as narrow as was asked; else reason says why not. ceiling: the closed-loop rate it began with. most: the largest
+    is as narrow as was asked; else reason has why not. ceiling: the closed-loop rate it began with. most: the largest
     throughput of any probe.
     """
 
@@ -177,7 +177,7 @@ def share_of(probes: Sequence[Probe], objective: str, memory: float = 0.0) -> tu
 
 
 def verdict_of(low: float, high: float, target: float) -> str:
-    """What an interval says about a target."""
+    """What an interval means for a target."""
     if low >= target:
         return HOLDS
     return FAILS if high < target else UNDECIDED

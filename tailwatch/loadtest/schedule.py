@@ -1,6 +1,6 @@
 """What will be sent and when, fixed before the run: columns of planned requests with their seed, hash and law.
 
-A schedule is data, not a generator: the same arguments and seed give the same one, its digest tells whether two runs
+A schedule is data, not a generator: the same arguments and seed give the same one, its digest shows whether two runs
 had the same, and a client that falls behind can be seen to, because the plan does not move with it.
 """
 
@@ -24,7 +24,7 @@ FORMAT = 1
 MOST = 10_000_000  # requests in one schedule
 LONGEST = 7 * 24 * 3600.0  # seconds
 MOST_TOKENS = 10_000_000  # of one request
-FEWEST_WINDOWS = 10  # whole seconds below which a Fano factor says nothing
+FEWEST_WINDOWS = 10  # whole seconds below which a Fano factor shows nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Planned:
     """One request of a schedule.
 
     at: seconds from the start of the run, to the nanosecond. prompt_tokens, output_tokens: what it asks for; 0 where
-    the endpoint knows no tokens, or the prompts' own file decides. index: its place in the whole schedule, kept in the
+    the endpoint has no tokens, or the prompts' own file decides. index: its place in the whole schedule, kept in the
     parts of it. seed: the schedule's. A synthetic prompt hangs on both.
     """
 
@@ -67,7 +67,7 @@ class Law:
     def of(
         cls, times_ns: array[int], duration: float, target: str, *, ks: float | None = None, p: float | None = None
     ) -> Law:
-        """Measures sorted times; the distance to the target comes from who knows the target."""
+        """Measures sorted times; the distance to the target comes from who has the target."""
         rate = len(times_ns) / duration if duration > 0 else 0.0
         return cls(target, len(times_ns), duration, rate, _cv(times_ns), _fano(times_ns, duration), ks, p)
 
@@ -208,7 +208,7 @@ class Schedule:
         """Of `as_dict`'s numbers. name: the file, for the error.
 
         Raises:
-            TailwatchError: they are none, of another format, or changed since (the digest tells).
+            TailwatchError: they are none, of another format, or changed since (the digest differs).
         """
         if not isinstance(data, Mapping) or data.get("schedule") != FORMAT:
             raise TailwatchError(f"{name}: this is no schedule of format {FORMAT}, as --save-schedule writes it")
@@ -217,7 +217,7 @@ class Schedule:
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             raise TailwatchError(f"{name}: a damaged schedule: {type(error).__name__} {error}") from error
         if found.digest != data.get("digest"):
-            raise TailwatchError(f"{name}: its digest is {found.digest}, it says {data.get('digest')}: it was changed")
+            raise TailwatchError(f"{name}: its digest is {found.digest}, not {data.get('digest')}: it was changed")
         return found
 
     def save(self, path: str | Path) -> None:
@@ -257,7 +257,7 @@ def _of_numbers(data: Mapping[str, Any]) -> Schedule:
     saved = {key: None if law[key] is None else float(law[key]) for key in ("cv", "fano", "ks", "p")}
     if step == 1:
         found = Law.of(columns[0], duration, str(law["target"]), ks=saved["ks"], p=saved["p"])
-    else:  # a part: its own times do not tell the law of the whole
+    else:  # a part: its own times do not show the law of the whole
         found = Law(str(law["target"]), int(law["n"]), float(law["duration"]), float(law["rate"]), **saved)
     schedule = Schedule(*columns, duration=duration, law=found, seed=int(data["seed"]))
     schedule._first, schedule._step = first, step

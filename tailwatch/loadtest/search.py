@@ -8,7 +8,7 @@
    halves agree, and the ceiling does not contradict it. Where the budget cannot reach that, its rest goes into a lower
    bound: a rate so far below that the queue forgets itself often enough to prove it.
 
-Nothing here knows sockets or clocks: what measures is a callable, so the same search runs in virtual time.
+Nothing here uses sockets or clocks: what measures is a callable, so the same search runs in virtual time.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def find(
 
     ceiling: of a closed loop (saturate()). attainment: in (0, 1]; for throughput the share of
     the offered rate that must be completed. Never raises for what a server does: a search that cannot end well
-    returns an unresolved knee that says why. At 100 % a miss refutes and nothing proves: the knee is unresolved.
+    returns an unresolved knee with the reason. At 100 % a miss refutes and nothing proves: the knee is unresolved.
     """
     if objective not in OBJECTIVES:
         raise OptionError.of("find", objective, "expected 'goodput' or 'throughput'", choices=OBJECTIVES)
@@ -103,7 +103,7 @@ def find(
 
 
 class _Over(Exception):
-    """No further probe may be made; says why."""
+    """No further probe may be made; with the reason."""
 
 
 @dataclass
@@ -247,7 +247,7 @@ class _Search:
         if not found.settled:
             return "the later halves of its probes missed more than the earlier ones: the queue had not settled"
         if not found.enough:
-            return f"its misses came in about {found.events:.0f} events, too few to tell how they scatter"
+            return f"its misses came in about {found.events:.0f} events, too few to show how they scatter"
         if (rare := self._rare_gaps()) is not None:
             alike, times = rare
             return f"it showed too few of its longest gaps between answers: {alike}, up to {times:.0f} times the mean"
@@ -438,7 +438,7 @@ class _Search:
             return f"the probes at {low:.4g}/s, where the search ends, still met the target"
         if found is not None and (doubt := self._doubt(found)):
             return f"{self.over}: {doubt}" if self.over else doubt
-        return self.over or "too few of its requests missed to tell where they reach the target"
+        return self.over or "too few of its requests missed to show where they reach the target"
 
 
 def _tidy(rate: float) -> float:

@@ -13,7 +13,7 @@ class Series:
     """Numbers of each second of the run, lists of equal length.
 
     scheduled, good, miss, ttft_max_ns: of the requests *planned* for it. sent, finished, tokens, largest_gap_ns: of
-    what happened in it (a gap where it began). in_flight: most at once, as far as sends and ends tell.
+    what happened in it (a gap where it began). in_flight: most at once, as far as sends and ends show.
     client_paused_ns: how long this client was away.
     """
 

@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def command_of(written: str, words: Sequence[str], port: int) -> list[str]:
-    """A server's command with a variant's words behind it, and the port where it says {port}.
+    """A server's command with a variant's words behind it, and the port in the place of {port}.
 
     Raises:
         OptionError: it is no command.
@@ -53,7 +53,7 @@ def server(
 ) -> Iterator[Callable[[], str]]:
     """Runs a server inside. Ready: it accepts connections, and answers a GET of path with 2xx where one is given.
 
-    What it gives tells how the server has ended meanwhile, and its last words; "" while it runs. Its whole process
+    It gives a function: how the server has ended meanwhile, and its last words; "" while it runs. Its whole process
     group gets SIGTERM afterwards, and SIGKILL where that does not end it; a SIGTERM or SIGHUP to ourselves ends it too.
 
     Raises:
@@ -162,7 +162,7 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """What ends a program becomes an exit that stops the server first. Only the main thread can say so."""
+    """What ends a program becomes an exit that stops the server first. Only the main thread can set that."""
 
     def leave(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -189,4 +189,4 @@ def _last_words(output: IO[bytes]) -> str:
     number = output.fileno()
     size = os.fstat(number).st_size
     words = os.pread(number, LAST_WORDS, max(0, size - LAST_WORDS)).decode("utf-8", "replace").strip()
-    return f"; its last words:\n{words}" if words else ", and said nothing"
+    return f"; its last words:\n{words}" if words else ", and printed nothing"

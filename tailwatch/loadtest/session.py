@@ -140,7 +140,7 @@ async def measure(
         finally:
             if watching is not None:
                 watching.cancel()
-            await asyncio.sleep(0)  # connections that were closed are told so
+            await asyncio.sleep(0)  # connections that were closed are notified
 
 
 class _Brake:
@@ -205,7 +205,7 @@ def needed() -> Any:
     """The module of connections, which needs httptools.
 
     Raises:
-        TailwatchError: it is not installed; the message says how to.
+        TailwatchError: it is not installed; the message has how to.
     """
     try:
         from tailwatch.loadtest import pool

@@ -1,4 +1,4 @@
-"""Is B different from A? The run is the unit: one number of each, and what many runs say together.
+"""Is B different from A? The run is the unit: one number of each, and what many runs show together.
 
 Requests of one run share its stalls, so a bootstrap over requests calls one A/A pair in three different, and its "95 %"
 interval holds the truth six times in ten (tests/loadtest/test_coverage.py repeats both). Runs do not share them:
@@ -56,7 +56,7 @@ class Difference:
 
 
 def bare(found: Difference) -> Difference:
-    """Without what it proves: where the values are bounds, a test of them says nothing."""
+    """Without what it proves: where the values are bounds, a test of them shows nothing."""
     return Difference(found.runs, found.paired, found.ratio, found.a, found.b, found.estimate)
 
 

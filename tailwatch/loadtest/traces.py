@@ -6,7 +6,7 @@ plain      CSV  timestamp,prompt_tokens,output_tokens            seconds or date
 mooncake   JSONL {"timestamp", "input_length", "output_length"}  milliseconds
 qwen       JSONL the same and "chat_id"                          seconds
 
-The header or the first row tells the format. An error names the line and the column. Rows without an answer or without
+The header or the first row shows the format. An error names the line and the column. Rows without an answer or without
 a prompt (BurstGPT keeps its failures so) cannot be asked for again: they are left out, and counted.
 """
 
@@ -143,7 +143,7 @@ class Trace:
 
         spread: seconds (of the trace) over which each time is spread, evenly and seeded, because the recorder rounded
         it down; None takes `bucket`, 0 replays the times as they are. duration, requests: where it ends, whichever
-        comes first; beyond the trace's end it is begun again, and the law's words say how often it was needed.
+        comes first; beyond the trace's end it is begun again, and the law's words have how often it was needed.
 
         Raises:
             OptionError: an empty trace, or a value out of its range.
@@ -187,7 +187,7 @@ class Trace:
         return f"{self.format} trace {Path(self.name).name} at scale {factor:g}{more}"
 
     def notes(self, spread: float | None = None) -> list[str]:
-        """What a reader of the numbers should know about it, a sentence each. spread: as replayed."""
+        """What a reader of the numbers should know of it, a sentence each. spread: as replayed."""
         found = []
         if self.skipped:
             found.append(f"{self.name}: {self.skipped} rows without a prompt or an answer were left out")
@@ -206,7 +206,7 @@ class Trace:
 
 
 def read(path: str | Path, *, format: str | None = None) -> Trace:
-    """Read a trace. format: one of FORMATS, or None to have it told by the first line.
+    """Read a trace. format: one of FORMATS, or None to find it by the first line.
 
     Raises:
         TailwatchError: the file cannot be read, or a row is wrong: the message names its line and column.

@@ -129,7 +129,7 @@ def prober(
 
 
 def probe_of(result: Result, rate: float, settle: float = 0.0, workers: int = 1) -> Probe:
-    """What a run says about its rate, once it has settled (seconds from its start); nothing where it is not valid: one
+    """What a run shows about its rate, once it has settled (seconds from its start); nothing where it is not valid: one
     whose cap bound, whose client did not keep the schedule, or that was interrupted did not offer that rate."""
     requests = result.requests
     assert requests is not None

@@ -91,5 +91,5 @@ class Validity:
 
     @property
     def valid(self) -> bool:
-        """Nothing speaks against it."""
+        """Nothing is held against it."""
         return self.verdict == "valid"

@@ -41,7 +41,7 @@ class Workload:
     duration, requests: where a schedule ends, whichever comes first. scale, spread: of the trace, see `Trace.replay`.
     prompt_tokens, output_tokens: laws of lengths; None takes the trace's, or the prompts' own. texts: the prompts of a
     file, in turn; empty: synthetic ones. fixed: a schedule that was saved, sent as it is. settings: what was asked
-    for, without secrets, for the result. notes: what the user should be told.
+    for, without secrets, for the result. notes: what the user should see.
     """
 
     endpoint: Endpoint
@@ -165,7 +165,7 @@ class Workload:
         self, n: int, seed: int, prompt: array[int] | None, output: array[int] | None
     ) -> tuple[array[int], array[int]]:
         """Lengths: as asked for, else as the trace or the file of prompts has them, else the default. An endpoint that
-        knows no tokens has none."""
+        without tokens has none."""
         if self.endpoint.api == "http":
             return array("I", bytes(4 * n)), array("I", bytes(4 * n))
         if self.texts:
@@ -180,7 +180,7 @@ class Workload:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench`, `compare` and the like that say what is sent, and when."""
+    """The options of `bench`, `compare` and the like that set what is sent, and when."""
     _add_load(parser.add_argument_group("load: when requests are sent"))
     _add_requests(parser.add_argument_group("requests: what is sent, and where"))
 
@@ -306,7 +306,7 @@ def from_arguments(
         settings=_settings(arguments, where) | {"seed": seed},
         notes=where.notes + (tuple(trace.notes(arguments.jitter_rounded)) if trace is not None else ()),
     )
-    workload.make()  # what does not go together is said before anything is sent
+    workload.make()  # what does not go together is refused before anything is sent
     return workload
 
 

@@ -12,7 +12,7 @@ class EnvironmentPatch:
         self._before: dict[str, tuple[str, str | None]] = {}
 
     def leave(self, name: str, value: str) -> None:
-        """Set a variable, where it says something else."""
+        """Set a variable, where it has another value."""
         before = os.environ.get(name)
         if before != value:
             os.environ[name] = value

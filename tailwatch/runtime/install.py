@@ -293,7 +293,7 @@ def step(name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:
     ``s.waiting`` before the block ends, gives that. Without it, the time counts as unknown (``Step.unknown_gap``).
 
     Args:
-        name: what kind of step it is. Seven are told apart in a process, further ones are "other".
+        name: what kind of step it is. Seven are counted by name in a process, further ones are "other".
         batch: requests in it. 0: it ran nothing; it is no step, and its time belongs to the gap.
         waiting: requests that it leaves with work to do, in its batch or queued; 0: none, the engine is idle then.
 

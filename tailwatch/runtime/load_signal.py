@@ -1,4 +1,4 @@
-"""What a router needs to know of one server: how many streams it has, and how many it can have before TTFT grows.
+"""What a router needs of one server: how many streams it has, and how many it can have before TTFT grows.
 
 Balancers that compare servers with one another flood the one that looks least loaded though it is past its healthy
 range. The numbers here are absolute: streams in flight against the concurrency above which TTFT leaves its first

@@ -1,8 +1,8 @@
 """Log lines about pauses and slow gaps, written by the daemon a second later, never by a hook.
 
-A pause is logged once the streams it stopped have had time to send their next token, so that the line can say
+A pause is logged once the streams it stopped have had time to send their next token, so that the line can state
 how many waits it hit and for how long: after a second when nothing is in flight, else after ten, and then the line
-says "so far". Of many at once the longest few get a line of their own, the rest one together.
+has "so far". Of many at once the longest few get a line of their own, the rest one together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``profile()``: a small sample of the traffic, profiled in a stage of its own.
 
 Profilers slow down what they look at. A careful benchmark measures without one, and then profiles a few more requests:
-this is the second stage. What tailwatch counts meanwhile is written beside the traces, so that it can be told from the
+this is the second stage. What tailwatch counts meanwhile is written beside the traces, so that it is separate from the
 measured run, and everything is switched off again at the end.
 """
 
@@ -102,7 +102,7 @@ def _check(requests: int, seconds: float) -> None:
 
 @contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    """The directory for us alone, whoever else is told of it."""
+    """The directory for us alone, whoever else has its name."""
     try:
         target.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -203,7 +203,7 @@ def _write_trace(watch: Watch, made: Profiled) -> None:
 
 
 def _note_absent(watch: Watch, made: Profiled) -> None:
-    """Which others of the group the timeline knows nothing of."""
+    """Which others of the group are not in the timeline."""
     if not (directory := watch.membership.directory):
         return
     recorded = {file.pid for file in ring_files.files_of(directory)}
@@ -217,7 +217,7 @@ def _note_absent(watch: Watch, made: Profiled) -> None:
 
 @contextmanager
 def _torch(made: Profiled, wanted: bool | None) -> Iterator[dict[str, Any]]:
-    """Its profiler at work. Yields what it says of itself."""
+    """Its profiler at work. Yields its facts: version, CUDA, threads."""
     facts: dict[str, Any] = {}
     profiler = _torch_profiler(made, wanted, facts)
     if profiler is None:

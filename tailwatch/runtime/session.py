@@ -164,7 +164,7 @@ class Watch:
         """All numbers of this process since install, or of the last ``window`` ("5m", "90s", seconds).
 
         A window is answered from readings kept every 5 s (the last minute) or every minute (the last hour);
-        ``Snapshot.seconds`` says what it really covers.
+        ``Snapshot.seconds`` is what it really covers.
         """
         now = self.membership.take()
         return now if window is None else self.history.window(now, parse_window(window))
@@ -197,7 +197,7 @@ class Watch:
         return StreamContext(stream, self.ended)
 
     def step(self, name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:
-        """One iteration of an engine in this process, around which its loop says ``with``. See tailwatch.step()."""
+        """One iteration of an engine in this process, around which its loop has a ``with``. See tailwatch.step()."""
         try:
             return self.core.step(name, batch, waiting)
         except (TypeError, ValueError, OverflowError):
@@ -255,7 +255,7 @@ class Watch:
         return doctor(self.snapshot(), self.context())
 
     def context(self) -> DiagnosisContext:
-        """What the doctor needs to know beside the numbers."""
+        """What the doctor needs beside the numbers."""
         from tailwatch.diagnose.finding import DiagnosisContext
 
         state, healthy, load = self.gc.state, self.membership.healthy(), self.load.read()
@@ -517,7 +517,7 @@ class Watch:
         self.coordinator.on_request()
 
     def _join_server(self) -> None:
-        """Join the other workers of this server, which a process may not know that it has until it serves: a spawned
+        """Join the other workers of this server, which a process may not find before it serves: a spawned
         one has run its main script before, and a forked one began as its master. What it counted comes along."""
         self._server_directory = self._server_directory or server_workers.directory_for(self.config)
         if self._server_directory and not self.config.dir:

@@ -50,7 +50,7 @@ class Source(Protocol):
         """All numbers since install."""
 
     def context(self) -> DiagnosisContext:
-        """What the doctor needs to know beside the numbers."""
+        """What the doctor needs beside the numbers."""
 
 
 def make_exposition(source: Source, extra_bytes: Callable[[], int]) -> Exposition:
@@ -201,7 +201,7 @@ def _annotator(source: Source) -> Annotator | None:
 
 
 def page_notes(config: Config) -> list[str]:
-    """What the doctor is to say of the page's options."""
+    """What the doctor is to report of the page's options."""
     token = config.page_token
     if token and not config.page:
         return ["page_token is set, but page is off: /tailwatch is not served"]

@@ -24,7 +24,7 @@ class GroupLock:
         return self._file >= 0
 
     def take(self, directory: str) -> bool:
-        """Whether no other process of the group has it; where that cannot be told, it may be tried."""
+        """Whether no other process of the group has it; where that is not known, it may be tried."""
         import fcntl  # not on every system on which this module is imported
 
         if self.held:
@@ -43,7 +43,7 @@ class GroupLock:
         return True
 
     def mark(self) -> None:
-        """Say to whoever has it next that it was used."""
+        """Record for whoever has it next that it was used."""
         if self.held and self.first:
             with suppress(OSError):
                 os.pwrite(self._file, b"1", 0)

@@ -2,7 +2,7 @@
 
 A port that the environment gives to every process of a group is taken by the first; the others wait in line, and when
 that one ends the next has it within a second or two. Who has it holds a lock (of fcntl, which ends with its process)
-on a file in the group's directory: so the others know that it is one of them, and not another program, that listens.
+on a file in the group's directory: so the others see that one of them, and not another program, listens.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class MetricsPort:
         number: of the TCP port, on the loopback address; 0: none.
         serve: begins to listen there, or raises OSError.
         directory: of the group that this process has joined, "" while it has joined none.
-        note: told once, a sentence, that others may have the port.
-        warn: told once, a sentence, why nobody serves it.
+        note: called once with a sentence: others may have the port.
+        warn: called once with a sentence: why nobody serves it.
 
     Only open(), wait() and close() are for other threads than the one that calls turn(), while that does not run.
     """

@@ -1,8 +1,8 @@
-"""Who may see the page: whoever knows the token where there is one, else only who is on this machine.
+"""Who may see the page: whoever has the token where there is one, else only who is on this machine.
 
-Without a token the peer must be on the loopback address and nothing may speak against it: behind a proxy everybody is
+Without a token the peer must be on the loopback address without sign of a proxy or another site: behind a proxy all are
 on the loopback address, and a page of the web may have a browser ask in its name (DNS rebinding). A proxy that adds
-no header at all and speaks HTTP/1.1 cannot be told from a browser: behind one, a token is needed.
+no header at all and uses HTTP/1.1 looks like a browser: behind one, a token is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Access(Enum):
-    """What a request may see: everything; nothing until it says the token; nothing, as it does not come from here;
+    """What a request may see: everything; nothing until it has the token; nothing, as it does not come from here;
     nothing, as another site's page asks."""
 
     GRANTED = "granted"
@@ -43,7 +43,7 @@ def access(token: str, peer: str | None, http_version: str, headers: Headers) ->
         token: that the page asks for; "": none.
         peer: the address of who is connected; None or "" where there is none, as on a Unix socket, behind which there
             is a proxy more often than not.
-        http_version: "1.0" is what nginx says to a server behind it if it is told nothing, and no browser.
+        http_version: "1.0" is what nginx sends to a server behind it by default, and no browser.
         headers: of the request.
     """
     sent = [(name.decode("latin-1"), value.decode("latin-1").strip()) for name, value in headers]
@@ -70,7 +70,7 @@ def _has_token(token: str, sent: list[tuple[str, str]]) -> bool:
     given_token = match[1] if match else ""
     return compare_digest(
         sha256(given_token.encode()).digest(), sha256(token.encode()).digest()
-    )  # nor tells the length
+    )  # its time does not show the length either
 
 
 def _is_loopback(peer: str | None) -> bool:

@@ -15,7 +15,7 @@ from tailwatch.snapshots.segments import addresses_in
 
 @dataclass(frozen=True, slots=True)
 class Healthy:
-    """What TTFT by concurrency says; see csrc/include/tailwatch/aggregate/concurrency_knee.h.
+    """What TTFT by concurrency shows; see csrc/include/tailwatch/aggregate/concurrency_knee.h.
 
     verdict: "found", "no_inflection", "few_data", "single_level". streams: the healthy concurrency, None where none was
     found. confidence: 0..1, the share of resamplings that find it within 10 %. samples: first tokens it stands on, of

@@ -32,7 +32,7 @@ class History:
     def window(self, now: Snapshot, seconds: float) -> Snapshot:
         """now - the mark whose age is nearest to so many seconds (the start is one too).
 
-        The result has one label set, ("*", "*"); its ``seconds`` say what it really covers.
+        The result has one label set, ("*", "*"); its ``seconds`` are what it really covers.
         """
         out = ffi.new("tw_snapshot **")
         error = lib.tw_history_window(self._handle, now._core, max(0, round(seconds * 1e9)), out)

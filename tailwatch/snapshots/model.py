@@ -188,7 +188,7 @@ class Step:
 
     process: its name, such as "engine-0". steps: the steps. host_gaps: from the end of a step to the begin of one of
     these, where that end left requests with work to do. requests: in the batches, summed. unknown_gap: seconds before
-    steps, after an end that did not say whether it left work.
+    steps, after an end that did not give whether it left work.
     """
 
     process: str
@@ -307,7 +307,7 @@ class Cause:
 
     seconds: its share; the causes of a gap add up. cause: a name of the label ``cause`` (docs/why.md). certainty:
     "measured", "sampled", "estimated". source: the role of the process it happened in. name: the function, the request
-    or the part of a step, "" where none is known. detail: what ``kind`` says it is: "holder" (name of what held the
+    or the part of a step, "" where none is known. detail: by ``kind``: "holder" (name of what held the
     interpreter lock, in ``holder``), "syscall", "tokens", "steps", "faults", "step_part"; "" none.
     """
 

@@ -49,7 +49,7 @@ def file_of(directory: str, process: Process) -> str | None:
     it: containers that share the directory have pids of their own.
 
     Raises:
-        TailwatchError: the directory must not be read; says why.
+        TailwatchError: the directory must not be read, with the reason.
     """
     members = _members_of(directory)
     for member in (members.member[i] for i in range(members.n)):

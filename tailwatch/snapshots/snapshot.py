@@ -145,7 +145,7 @@ class Snapshot(ReadOnly):
 
     @cached_property
     def queue(self) -> dict[str, Histogram]:
-        """What requests waited unseen: "proxy" as a trusted header says, "accept" from the kernel to the app."""
+        """What requests waited unseen: "proxy" by a trusted header, "accept" from the kernel to the app."""
         return {
             "proxy": self._histogram(lib.TW_METRIC_QUEUE_PROXY),
             "accept": self._histogram(lib.TW_METRIC_QUEUE_ACCEPT),
@@ -504,7 +504,7 @@ def take_directory(directory: str) -> Snapshot:
 
     Raises:
         EmptyGroupError: nobody left numbers in it.
-        TailwatchError: it must not be read; says why.
+        TailwatchError: it must not be read, with the reason.
     """
     members, addresses = addresses_in(directory)
     found = take(addresses)

@@ -1,6 +1,6 @@
 """`accelerate(Model)`: a Pydantic stream class dumps the same JSON for a fraction of the time, and can be put back.
 
-`Model.model_dump_json` is replaced by one that knows the JSON of each *shape* that was seen: the classes of the objects
+`Model.model_dump_json` is replaced by one that has the JSON of each *shape* that was seen: the classes of the objects
 in the tree, their fields in order, which of them were set, the lengths of lists, and every value that is neither a
 plain str nor a plain int. Strings and integers are written from the object of this very call; everything else is
 compared with the shape. So nothing can be stale, and what is of another shape goes to the class's own method.
@@ -9,7 +9,7 @@ The class's own serialiser shows how a shape becomes JSON (see template_learner.
 of each shape and then for one in many: a serialiser that somebody else wrote may change its result.
 
 Pydantic's own serialisers write any text alike. Functions in Python need not: a class that is written by one is left
-alone, unless accelerate() is told that it looks at no text.
+alone, unless accelerate() is given that the class looks at no text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tailwatch.sse.template_learner import Student
 _ERRORS_LIMIT = 16  # of our own code, then a class is left alone
 _LEARNED_LIMIT = 65536  # characters of a first text: asking the serialiser many times about more would stall a server
 _NAMED_LIMIT = 256  # fallbacks remembered as logged
-_PLAIN = (type(None), bool, int, str)  # arguments that can be told apart for good
+_PLAIN = (type(None), bool, int, str)  # arguments that stay distinct for good
 
 _logger = logging.getLogger("tailwatch")
 
@@ -237,7 +237,7 @@ def accelerate(
             Without it the first of each is logged, by the logger "tailwatch". Where tailwatch is installed, its metric
             counts them too, and its daemon logs them.
         trust_serializers: the author's word that functions in Python that write the objects look at no text: that they
-            drop a field that is None or an empty list, say, and do not cut, replace or leave out by what a text says.
+            drop a field that is None or an empty list, and do not cut, replace or leave out by what a text holds.
 
     Raises:
         OptionError: it is no Pydantic v2 model class, a number is out of range, or another argument of a wrong type.

@@ -22,11 +22,11 @@ class ChoiceStream(_hot.Encoder):
 
     Args:
         id, model, created: as every frame names them; created in seconds.
-        index: the choice that frames are for unless they say otherwise.
+        index: the choice that frames are for unless they have another.
         like: whose frames, byte for byte: openai, vllm (0.33; two fields of 0.32's differ), sglang (0.5.23) or
             transformers (5.23).
         system_fingerprint, service_tier: where that server sends them.
-        include_usage: as in the request: what other frames say of usage depends on it.
+        include_usage: as in the request: what other frames have of usage depends on it.
 
     Raises:
         OptionError: for each of them that is not what it must be.
@@ -55,7 +55,7 @@ class ChoiceStream(_hot.Encoder):
                 tokens: how many tokens the text is, for tailwatch's counts; the bytes are the same. A number other than
                     1 is kept for this very object, and for frames that are sent soon: some thousand at a time, 4 MiB
                     together. Frames that are joined into one message, or copied, are scanned and count one token
-                    each; usage at the end raises the count to what it says.
+                    each; usage at the end raises the count to its own.
                 logprobs: what goes there, as JSON (by orjson).
                 usage: so far, (prompt tokens, completion tokens), or the object itself: for servers that send it on
                     every chunk.
@@ -108,7 +108,7 @@ class ChoiceStream(_hot.Encoder):
         """The frame that ends a choice.
 
         reason: stop, length, tool_calls and the like. text: the last piece, where it comes with the end. stop: the stop
-        string or token that was met, for servers that tell it. index, logprobs, usage: as for content().
+        string or token that was met, for servers that send it. index, logprobs, usage: as for content().
         """
         given = _given(reason=validation.text("reason", reason), text=text, stop=stop, logprobs=logprobs)
         validation.is_str("text", given.get("text", ""))
@@ -129,7 +129,7 @@ class ChoiceStream(_hot.Encoder):
     def error(
         self, message: str, *, type: str | None = None, code: int | str | None = None, param: str | None = None
     ) -> bytes:
-        """The frame that says the answer failed, for when its beginning is sent already."""
+        """The frame for an answer that failed, for when its beginning is sent already."""
         validation.is_str("message", message)
         return self._frame("error", _given(message=message, type=type, code=code, param=param))
 
@@ -248,6 +248,6 @@ def _given(**values: object) -> dict[str, object]:
 
 
 def _generated(usage: Usage | None) -> int:
-    """The completion tokens that a usage says, as many as can be counted."""
+    """The completion tokens of a usage, as many as can be counted."""
     found = usage[1] if isinstance(usage, tuple) else (usage or {}).get("completion_tokens", 0)
     return min(max(found, 0), _MOST_TOKENS) if isinstance(found, int) else 0

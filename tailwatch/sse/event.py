@@ -20,7 +20,7 @@ def event(obj: object, event: str | None = None, id: str | None = None, retry: i
 
     obj: what orjson takes; a str becomes a JSON string (text() sends it as it is), and orjson.Fragment(bytes) stands
     for JSON that is written already: on one line, for a line end would end the data; whether it is JSON nobody checks.
-    event: its type; id: what a client says it saw last when it comes back; retry: milliseconds a client waits before it
+    event: its type; id: what a client sends back as seen last; retry: milliseconds a client waits before it
     does.
 
     Raises:

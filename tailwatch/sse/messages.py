@@ -32,7 +32,7 @@ class MessageStream(_hot.Encoder):
         def content(self, text: str, *, tokens: int = 1) -> bytes:
             """The delta of the block that is open: text, thinking, or a tool's input as partial JSON.
 
-            tokens: how many the text is, for tailwatch's counts; what becomes of it is said at ChatStream.content().
+            tokens: how many the text is, for tailwatch's counts; what becomes of it: see ChatStream.content().
 
             Raises:
                 TypeError: text is no str.
@@ -104,7 +104,7 @@ class MessageStream(_hot.Encoder):
         return self._event("message_stop")
 
     def ping(self) -> bytes:
-        """An event that says nothing: it keeps the connection open."""
+        """An event without content: it keeps the connection open."""
         return self._event("ping")
 
     def error(self, message: str, *, type: str = "api_error") -> bytes:

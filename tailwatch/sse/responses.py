@@ -21,8 +21,8 @@ class ResponseStream(_hot.Encoder):
 
     Args:
         id, model, created: of the response; created in seconds.
-        fields: what else the response object says, by its keys: temperature, tools, instructions, ... Not what the
-            stream says itself: id, model, created_at, status, output, usage, error, incomplete_details.
+        fields: what else the response object has, by its keys: temperature, tools, instructions, ... Not what the
+            stream sets itself: id, model, created_at, status, output, usage, error, incomplete_details.
 
     Raises:
         OptionError: for each of them that is not what it must be.
@@ -35,7 +35,7 @@ class ResponseStream(_hot.Encoder):
         def content(self, text: str, *, tokens: int = 1, logprobs: object = None) -> bytes:
             """The delta of the item that is open: output text, reasoning text, or a function call's arguments.
 
-            tokens: how many the text is, for tailwatch's counts; what becomes of it is said at ChatStream.content().
+            tokens: how many the text is, for tailwatch's counts; what becomes of it: see ChatStream.content().
             logprobs: of output text, as JSON (by orjson).
 
             Raises:
@@ -159,7 +159,7 @@ def _check_fields(fields: object) -> None:
             raise OptionError.of(
                 "fields",
                 key,
-                "expected keys of the response's that the stream does not set: this one the stream says itself",
+                "expected keys of the response's that the stream does not set: this one the stream sets itself",
             )
 
 

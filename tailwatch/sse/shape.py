@@ -134,8 +134,8 @@ class Shape(NamedTuple):
     Attributes:
         frames: by kind (role, content, reasoning, tool_call, finish, usage, error); what it never sends is missing.
         usage: the table of the usage that rides on other chunks.
-        zero_is_detail: 0 reasoning tokens are told in detail, too.
-        usage_is_null: asked for usage, its other chunks say null.
+        zero_is_detail: 0 reasoning tokens are sent in detail, too.
+        usage_is_null: asked for usage, its other chunks have null.
         fingerprint_is_last: in the last chunk only (the one with the usage, where that was asked for).
     """
 

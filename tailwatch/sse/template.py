@@ -45,11 +45,11 @@ class Template:
         example_frame: one whole frame as the server sends it: any fields, any line ends, one line of JSON data (or
         a line of NDJSON). hole: the text as it was given to the serialiser; it must be exactly one value in the data.
         dialect: the serialiser: pydantic, orjson, msgspec, json (ASCII) or json-utf8. None: pydantic, whose bytes are
-        those of all that leave no space between tokens; json.dumps without spaces cannot be told from them, and has to
+        those of all that leave no space between tokens; json.dumps without spaces looks like them, and has to
         be named.
 
         Raises:
-            OptionError: it cannot be learned; the message says what was found instead. Also where no dialect is named
+            OptionError: it cannot be learned; the message has what was found instead. Also where no dialect is named
                 and the example is json.dumps': its two dialects part where a text is not ASCII.
         """
         serialiser = dialects.named("pydantic" if dialect is None else dialect)
@@ -91,7 +91,7 @@ def _writes(dialect: str, text: str) -> bytes | None:
 
 
 def _check_spaces(frame: bytes, hole: str) -> None:
-    """Of json.dumps and json.dumps(ensure_ascii=False) an ASCII text does not tell which it is."""
+    """Of json.dumps and json.dumps(ensure_ascii=False) an ASCII text does not show which it is."""
     between = _STRING.sub(b"", frame[slice(*_data(frame))])
     if (b": " in between or b", " in between) and _writes("json", hole) == _writes("json-utf8", hole):
         expected = (
@@ -101,7 +101,7 @@ def _check_spaces(frame: bytes, hole: str) -> None:
 
 
 class _String(NamedTuple):
-    """A JSON string in the data: where its inside is, what it says, whether it is a key."""
+    """A JSON string in the data: where its inside is, its text, whether it is a key."""
 
     start: int
     stop: int

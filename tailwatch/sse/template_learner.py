@@ -5,8 +5,8 @@ is the same but for that value's JSON in one place, the place is a hole, and the
 Where it is not (a serialiser drops, changes or repeats it, or it is a Literal), the value belongs to the shape and is
 compared. The object itself is never touched, and no validator runs.
 
-A Python function can tell texts apart by anything, which no probing finds out. So what one writes, or is shown, is
-compared too, and what one writes as a whole is left to it: unless its author says that it looks at no text.
+A Python function can distinguish texts by anything, which no probing finds out. So what one writes, or is shown, is
+compared too, and what one writes as a whole is left to it: unless its author declares that it looks at no text.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Student:
 
     def _find_holes(self, tree: Tree, prober: _Prober) -> None:
         for leaf in tree.leaves:
-            with contextlib.suppress(Exception):  # a Literal, say, takes nothing but this value
+            with contextlib.suppress(Exception):  # a Literal, for example, takes nothing but this value
                 if not self._is_shown(leaf):
                     prober.find(leaf)
             if leaf.start < 0:

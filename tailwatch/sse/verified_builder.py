@@ -27,7 +27,7 @@ _FIRST_NUMBER = 7_310_000_000_000_000_000  # a signed 64-bit number that no fram
 Made = str | Exception | None
 """A template's frame for a call, or what it raised; None: there was no template yet, perhaps there is by now."""
 
-_NOT_THIS_SHAPE = (TypeError, OverflowError)  # a hole was given None, say, or a number of more than 64 bits
+_NOT_THIS_SHAPE = (TypeError, OverflowError)  # a hole was given None, for example, or a number of more than 64 bits
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 Recall = Callable[[Sequence[Any], Arguments], Arguments]

@@ -39,7 +39,7 @@ class HostWatch:
 
     Args:
         mode: the option ``stalls``.
-        say: takes a sentence about a source of knowledge that is missing.
+        warn: takes a sentence about a source of knowledge that is missing.
     """
 
     def __init__(self, core: _hot.Core, mode: str, loops: Loops, warn: Callable[[str], object]) -> None:

@@ -2,10 +2,10 @@
 
 torch       Kineto: CLOCK_REALTIME, baseTimeNanoseconds + ts (older ones: us since the epoch)
 viztracer   CLOCK_MONOTONIC; viztracer_metadata.baseTimeNanoseconds is what CLOCK_REALTIME was ahead of it
-jax         XProf's NAME.trace.json.gz: relative; the NAME.xplane.pb beside it says since when, in CLOCK_REALTIME. Or
+jax         XProf's NAME.trace.json.gz: relative; the NAME.xplane.pb beside it has since when, in CLOCK_REALTIME. Or
             that file itself
 
-Anything else has no clock that could be found out, and is refused. Nothing here knows of our own events.
+Anything else has no clock that could be found out, and is refused. Nothing here is about our own events.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ class Foreign:
     threads: dict[tuple[Any, Any], str] = field(default_factory=dict)
     events: list[ForeignEvent] = field(default_factory=list)
     wall_ahead_ns: int = 0
-    """Of a trace in CLOCK_MONOTONIC: what CLOCK_REALTIME was ahead; 0: not said."""
+    """Of a trace in CLOCK_MONOTONIC: what CLOCK_REALTIME was ahead; 0: not given."""
     skipped: int = 0
-    """Events that are none: without a time, or of a kind that says nothing on a timeline."""
+    """Events that are none: without a time, or of a kind that shows nothing on a timeline."""
 
 
 def read(path: str) -> Foreign:
     """Read a trace.
 
     Raises:
-        TailwatchError: it cannot be read, or has no clock; says which it could be.
+        TailwatchError: it cannot be read, or has no clock; with which it could be.
     """
     try:
         content = Path(path).read_bytes()
@@ -119,7 +119,7 @@ def _recognise(path: str, trace: dict[str, Any], events: list[Any]) -> Foreign:
     if xplane is not None:
         return Foreign(path, "jax", REALTIME, _profile_start(str(xplane), xplane.read_bytes()))
     raise TailwatchError(
-        f"{path}: nothing tells which clock its times are of: no baseTimeNanoseconds (torch, viztracer), and no "
+        f"{path}: the clock of its times is not known: no baseTimeNanoseconds (torch, viztracer), and no "
         "*.xplane.pb beside it (JAX)"
     )
 
@@ -248,7 +248,7 @@ def _profile_start(path: str, content: bytes) -> int:
     """When the profile began: ns of CLOCK_REALTIME.
 
     Raises:
-        TailwatchError: the file does not say.
+        TailwatchError: the file does not have it.
     """
     try:
         for plane in _messages(memoryview(content), 1):
@@ -258,7 +258,7 @@ def _profile_start(path: str, content: bytes) -> int:
                     return _integer(stat, 3) or _integer(stat, 4)
     except ValueError as error:
         raise TailwatchError(f"{path}: {error}") from None
-    raise TailwatchError(f"{path}: it does not say when the profile began (profile_start_time)")
+    raise TailwatchError(f"{path}: it does not have when the profile began (profile_start_time)")
 
 
 def _read_xplane(path: str, content: bytes) -> Foreign:

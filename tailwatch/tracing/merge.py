@@ -112,7 +112,7 @@ class Clocks:
         self._from, self._to = fitting[-1] if fitting else (0, self._n)
 
     def monotonic(self, wall_ns: int) -> int | None:
-        """CLOCK_MONOTONIC at a time of CLOCK_REALTIME, ns; None: nothing tells."""
+        """CLOCK_MONOTONIC at a time of CLOCK_REALTIME, ns; None: not known."""
         return self._convert(_REALTIME, _MONOTONIC, wall_ns)
 
     def wall(self, mono_ns: int) -> int | None:
@@ -175,7 +175,7 @@ def _to_monotonic(trace: Foreign, clocks: Clocks) -> None:
 
 
 def _is_of_another_boot(trace: Foreign, clocks: Clocks, first_ns: int) -> bool:
-    """Whether its CLOCK_MONOTONIC is not ours: then the wall clock, as it says, is all there is."""
+    """Whether its CLOCK_MONOTONIC is not ours: then the wall clock, as it has it, is all there is."""
     wall = clocks.wall(first_ns)
     return bool(trace.wall_ahead_ns) and wall is not None and abs(wall - first_ns - trace.wall_ahead_ns) > 3600 * 10**9
 
@@ -339,7 +339,7 @@ def _arguments(args: dict[str, Any]) -> list[tuple[str, Value]]:
 
 def write_archive(to: str | os.PathLike[str], ours: bytes | str | os.PathLike[str], others: Sequence[str]) -> None:
     """A tar of our trace (Perfetto's format) and the others as they are, with the manifest by which trace_processor 58
-    and later puts them on one timeline. It knows one offset for each file: where clocks drifted or were set, write() is
+    and later puts them on one timeline. It has one offset for each file: where clocks drifted or were set, write() is
     exact.
 
     Raises:

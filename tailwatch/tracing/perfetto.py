@@ -88,7 +88,7 @@ def write(
         merge: traces of torch (Kineto), JAX, viztracer, or Chrome JSON like theirs, put onto the same clock.
 
     Raises:
-        TailwatchError: there is none, one is no trace file, or it cannot be written; says which and why.
+        TailwatchError: there is none, one is no trace file, or it cannot be written; with which and the reason.
     """
     if not isinstance(to, int) and os.fspath(to).endswith(".tar"):
         return _write_archive(os.fspath(to), where, format, since_ns, until_ns, merge)
@@ -118,7 +118,7 @@ def opened(where: Sequence[Where]) -> Iterator[list[Any]]:
     """The trace files, mapped while the block lasts: one tw_trace * each.
 
     Raises:
-        TailwatchError: one is no trace file; says which.
+        TailwatchError: one is no trace file; with its name.
     """
     files: list[Any] = []
     try:

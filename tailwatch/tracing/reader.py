@@ -40,7 +40,7 @@ class Recording:
     """What one process recorded: the events of one thread after those of another. lost: how many it had to overwrite.
 
     Raises:
-        TailwatchError: it is no trace file of this version and user; says why.
+        TailwatchError: it is no trace file of this version and user, with the reason.
     """
 
     path: str

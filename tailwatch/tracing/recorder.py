@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 BEFORE_NS, AFTER_NS = 10 * 10**9, 3 * 10**9  # of what is kept around a trigger
 REST_NS = 30 * 10**9  # after a file was written: what comes meanwhile is counted, and nothing else
-ROOM = 2 << 20  # bytes that stay free in a file system, as group.h says
+ROOM = 2 << 20  # bytes that stay free in a file system, as in group.h
 _KEPT = re.compile(temp_dirs.KEPT)
 _OF_A_PROCESS = re.compile(r"([0-9]+)-[0-9]+-[0-9]+\.trace")
 _DROP_TRIGGER = DROPS.index("trace_trigger")

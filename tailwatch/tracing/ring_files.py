@@ -58,7 +58,7 @@ def files_of(directory: str) -> list[TraceFile]:
     """The trace files in a group's directory, the oldest first. What is none of this version and user is passed over.
 
     Raises:
-        TailwatchError: the directory must not be read; says why.
+        TailwatchError: the directory must not be read, with the reason.
     """
     problem = ffi.new("tw_group_problem *")
     descriptor = lib.tw_group_open_dir(os.fsencode(directory), problem)
@@ -79,7 +79,7 @@ def _sentence(problem: int) -> str:
 
 
 def look_into(path: str) -> TraceFile | None:
-    """What a trace file says of itself; None where it is none."""
+    """What a trace file has of itself; None where it is none."""
     trace = ffi.new("tw_trace *")
     if lib.tw_trace_map(os.fsencode(path), trace) != 0:
         return None
@@ -148,7 +148,7 @@ def write(
     monotonic. merge: paths of traces that other tools wrote.
 
     Raises:
-        TailwatchError: a form that there is not, or it cannot be written; says why.
+        TailwatchError: a form that there is not, or it cannot be written, with the reason.
     """
     if form not in FORMATS:
         raise TailwatchError(f"format={form!r}: expected one of {', '.join(FORMATS)}")
@@ -169,7 +169,7 @@ def write_group(
     """write() of all processes of a group, living and dead. Returns their files too.
 
     Raises:
-        TailwatchError: there are none, or it cannot be written; says what to do.
+        TailwatchError: there are none, or it cannot be written; with what to do.
     """
     for last in (False, False, True):
         files = files_of(directory)

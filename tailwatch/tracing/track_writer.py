@@ -64,7 +64,7 @@ class Timeline:
         """Write what is left; a second time does nothing. Returns the bytes of the file.
 
         Raises:
-            TailwatchError: it could not be written; says why.
+            TailwatchError: it could not be written, with the reason.
         """
         if not self._finished:
             self._finished = True

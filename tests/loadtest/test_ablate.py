@@ -256,7 +256,7 @@ def test_a_server_that_ends_meanwhile_is_told(tmp_path: Path) -> None:
     """With how it ended."""
     with start(tmp_path, port=free_port()) as ended:
         os.kill(int(str(notes(tmp_path / "notes")[0]["pid"])), signal.SIGKILL)
-        assert until(ended) == "signal 9, and said nothing"
+        assert until(ended) == "signal 9, and printed nothing"
 
 
 def test_a_server_that_does_not_start_is_an_error(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_the_page_leads_with_what_was_found(capped: Result) -> None:
 def test_an_invalid_run_leads_with_that() -> None:
     """No number stands before the reason why there is none to believe."""
     page = bench.page(made_runs.paused())
-    assert page.lead.startswith("This run says nothing ") and "up to 1 s late" in page.lead
+    assert page.lead.startswith("This run shows nothing ") and "up to 1 s late" in page.lead
     assert page.bad and page.status.startswith("INVALID")
 
 

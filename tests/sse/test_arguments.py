@@ -186,7 +186,7 @@ def test_other_objects() -> None:
     with pytest.raises(errors.OptionError, match="fields=7: expected a mapping"):
         sse.ResponseStream(**GOOD, fields=7)  # type: ignore[arg-type]
     for key in ("id", "model", "created_at", "output", "status", "usage", "error", "incomplete_details"):
-        with pytest.raises(errors.OptionError, match=f"fields='{key}': .*the stream says itself"):
+        with pytest.raises(errors.OptionError, match=f"fields='{key}': .*the stream sets itself"):
             sse.ResponseStream(**GOOD, fields={"temperature": 1, key: "x"})
     plain = sse.ResponseStream(**GOOD).created()
     warm = sse.ResponseStream(**GOOD, fields={"temperature": 0.5, "extra": "x"}).created()

@@ -232,7 +232,7 @@ def test_viztracer_of_another_boot(tmp_path: Path, load: Load) -> None:
     [
         ("a.json", b"{", "not JSON"),
         ("a.json", b"{}", "no traceEvents"),
-        ("a.json", b'{"traceEvents": [{"ph": "X", "ts": 1}]}', "which clock"),
+        ("a.json", b'{"traceEvents": [{"ph": "X", "ts": 1}]}', "clock of its times"),
         ("a.json.gz", b"\x1f\x8bxx", "a.json.gz"),
         ("a.pb", b"\xff\xff", "in the middle"),
         ("a.pb", b"", "profile_start_time"),

@@ -14,7 +14,7 @@ from tailwatch.cli.nsys.report import Report, ReportPause, ReportRequest, Report
 class Blame:
     """One process's pauses of one cause inside an idle time.
 
-    overlap: ns of it, at most its length. collected: objects, of all of them; None where none was told.
+    overlap: ns of it, at most its length. collected: objects, of all of them; None where none was recorded.
     """
 
     pid: int
@@ -29,7 +29,7 @@ class Idle:
     """From the end of all work on a device to the begin of the next, ns of the report.
 
     in_flight: requests that were open in the middle of it. waiting: of those, how many got no token meanwhile and one
-    later; None: tokens were not told. blames: the largest first.
+    later; None: tokens were not recorded. blames: the largest first.
     """
 
     device: int

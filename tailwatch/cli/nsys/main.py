@@ -24,7 +24,7 @@ EXAMPLE = "tailwatch nsys report.sqlite --idle 2"
 EXITS = {1: "a GPU was idle while a process with requests in flight was paused"}
 _SHOWN = 20
 _IDLE_MS = 1.0
-_SMALL = 100  # a pause of less than this part of an idle time is not said, only written
+_SMALL = 100  # a pause of less than this part of an idle time is not printed, only written
 _NO_WORK = (
     "The report has no GPU work (kernels, graphs, copies): profile with --trace=cuda,nvtx. Pauses, longest first:"
 )
@@ -136,7 +136,7 @@ def _shares(report: Report, found: Iterable[Idle]) -> list[tuple[tuple[str, str]
 
 
 def sentence(report: Report, idle: Idle) -> str:
-    """What is said of one idle time."""
+    """One idle time as text."""
     text = f"GPU {idle.device} had nothing to do from {_s(idle.start)} to {_s(idle.end)} ({_ms(idle.length)})"
     shown = [blame for blame in idle.blames if blame.overlap * _SMALL >= idle.length]
     blames = ", ".join(_blame(report, blame) for blame in shown)

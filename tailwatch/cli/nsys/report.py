@@ -39,7 +39,7 @@ _COLLECT = "profile with `nsys profile --trace=cuda,nvtx` a process in which tai
 
 @dataclass(frozen=True, slots=True)
 class ReportPause:
-    """A collection, or a pass of ours, on one thread. collected: objects; None: not told."""
+    """A collection, or a pass of ours, on one thread. collected: objects; None: not recorded."""
 
     start: int
     end: int
@@ -111,7 +111,7 @@ class Report:
     work: list[Work] = field(default_factory=list)
 
     def process(self, pid: int) -> str:
-        """ "engine-0 (pid 17)"; "pid 17" for one that did not say what it is."""
+        """ "engine-0 (pid 17)"; "pid 17" for one that recorded no role."""
         role = self.roles.get(pid)
         return f"{role} (pid {pid})" if role else f"pid {pid}"
 
@@ -133,7 +133,7 @@ def read(path: str | Path) -> Report:
     """The report in a file.
 
     Raises:
-        TailwatchError: there is no such file, it is no exported report, or nothing of tailwatch is in it; says what to
+        TailwatchError: there is no such file, it is no exported report, or nothing of tailwatch is in it; with what to
             do.
     """
     try:

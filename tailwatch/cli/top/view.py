@@ -199,5 +199,5 @@ def _policy(policy: Policy) -> str:
 
 
 def _plain(text: str) -> str:
-    """What another process says, fit for a terminal."""
+    """A text of another process, fit for a terminal."""
     return "".join(char if char.isprintable() else "?" for char in text)

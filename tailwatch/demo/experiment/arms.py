@@ -12,7 +12,7 @@ SMALL_BATCH = 32
 @dataclass(frozen=True, slots=True)
 class ExperimentArm:
     """One way to run the server. gc: as of install(). key: in files. row: in the table, in the words of the measurement
-    that this began with, where each row says what it lacks; name: everywhere else, what it has."""
+    that this began with, where each row names what it lacks; name: everywhere else, what it has."""
 
     key: str
     name: str

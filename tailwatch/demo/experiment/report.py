@@ -134,7 +134,7 @@ def difference_rows(claimed: Claims) -> list[tuple[str, ...]]:
 
 
 def sentences(found: Experiment, claimed: Claims) -> Iterator[str]:
-    """What it comes to; what was not shown is said to be not shown."""
+    """What it comes to; what was not shown is marked as not shown."""
     for reason in unresolved(found):
         yield f"unresolved: {reason}"
     for question in QUESTIONS:
@@ -174,7 +174,7 @@ def _verdict(claim: Claim) -> str:
 
 
 def _kept(claim: Claim) -> str:
-    """Whether a number is the same, which "no difference shown" does not say."""
+    """Whether a number is the same, which "no difference shown" does not mean."""
     if claim.unchanged:
         return f"leaves it unchanged within {MARGIN:.0%} ({_interval(claim)})"
     if claim.shown:

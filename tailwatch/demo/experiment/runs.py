@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tailwatch.loadtest.results import Result
     from tailwatch.loadtest.schedule import Schedule
 
-FEWEST_FULL = 3  # full collections in the window of an unfrozen run, below which it says nothing about them
+FEWEST_FULL = 3  # full collections in the window of an unfrozen run, below which it shows nothing about them
 EXPECTED_FULL = 4.5  # that a run is made long enough for
 SHARE = 0.7  # of what the server can do
 CALIBRATION_SECONDS = 8.0
@@ -202,7 +202,7 @@ def _load(
 def _sized(found: Experiment, fulls_per_second: float) -> str:
     expected = fulls_per_second * found.seconds
     few = (
-        f"; below {FEWEST_FULL} an unfrozen run does not tell what they cost: this machine is too slow or too busy, "
+        f"; below {FEWEST_FULL} an unfrozen run does not show what they cost: this machine is too slow or too busy, "
         "and it will end unresolved"
     )
     return (

@@ -1,4 +1,4 @@
-"""What the valid runs say together: means of each server's, and differences between pairs of one block."""
+"""What the valid runs show together: means of each server's, and differences between pairs of one block."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ Claims = dict[tuple[str, str], Claim]  # by the name of the question and the key
 
 
 def claims(found: Experiment) -> Claims:
-    """Every difference that is told of, as one family."""
+    """Every difference that is reported, as one family."""
     differences = {
         (question.name, key): made
         for question in QUESTIONS
@@ -156,7 +156,7 @@ def claims(found: Experiment) -> Claims:
 
 
 def unresolved(found: Experiment) -> list[str]:
-    """Why the runs do not tell what full collections cost; empty where they do."""
+    """Why the runs do not show what full collections cost; empty where they do."""
     reasons = list(found.notes)
     for arm in ARMS:
         full = [run.full for run in runs_of(found, arm.key)] if arm.unfrozen else []

@@ -1,19 +1,19 @@
 """OpenTelemetry: metrics by OTLP, encoded in C, and a span for each request.
 
-When it is on. ``install(otel=...)`` or TAILWATCH_OTEL decide. Without them it is on where the standard variables say
-where to send metrics: OTEL_METRICS_EXPORTER lists ``otlp``, or it is not set and OTEL_EXPORTER_OTLP_ENDPOINT or
-OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is; and an exporter is installed (else the doctor says so). OTEL_SDK_DISABLED=true
-switches it off in every case.
+When it is on. ``install(otel=...)`` or TAILWATCH_OTEL decide. Without them it is on where the standard variables
+name an endpoint for metrics: OTEL_METRICS_EXPORTER lists ``otlp``, or it is not set and OTEL_EXPORTER_OTLP_ENDPOINT or
+OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is; and an exporter is installed (else the doctor reports it).
+OTEL_SDK_DISABLED=true switches it off in every case.
 
 Where it goes. ``otel=True``: through the exporters of the app's MeterProvider where it has set one before the first
-export, else through an official OTLP exporter made here as OTEL_EXPORTER_OTLP_* say. ``otel=`` a MetricExporter, a
+export, else through an official OTLP exporter made here as set in OTEL_EXPORTER_OTLP_*. ``otel=`` a MetricExporter, a
 MeterProvider, or several: through those. Each has a thread, and its own temporality.
 
 What it is called. Metric names are in csrc/export/metrics.c. gen_ai.operation.name is read off the route
 (csrc/include/tailwatch/export/otlp.h). gen_ai.provider.name is that of OTEL_RESOURCE_ATTRIBUTES or of the app's
 Resource, else the name of the serving engine that this process has imported (vllm, sglang, ...), else "self_hosted".
 gen_ai.response.model is the model name in the answers; the request's is not read. Histograms are exponential; explicit
-with the conventions' bounds where OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION says
+with the conventions' bounds where OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION is
 explicit_bucket_histogram. One process of a group exports for all, under one service.instance.id; spans are each
 process's own. Switch it on in every process that
 serves: one without it keeps no success-only histograms, and the GenAI TTFT and TPOT that another exports leave it out.
@@ -57,7 +57,7 @@ class OTel:
         serving: see Spans.
         info: what is exported beside the numbers: see Push.
         count_drop: takes a tw_drop.
-        note: told once each what a user ought to know, a sentence.
+        note: takes what a user ought to read, a sentence, once each.
 
     start(), stop() and after_fork() are for the thread that installs; turn() for one other.
     """
@@ -157,7 +157,7 @@ class OTel:
         return report
 
     def _export_short_life(self) -> None:
-        """A process that lived for less than a turn has something to tell, too."""
+        """A process that lived for less than a turn has numbers to export, too."""
         if not self._pushes and self._started and self._take().opened:
             self.turn()
 
@@ -207,7 +207,7 @@ class OTel:
             self._noted_slow = True
             self._note(
                 f"{sender.name} takes no encoded bytes: the metrics are made into objects for it, under the GIL; "
-                "tailwatch.otel.longest_hold says for how long at once"
+                "tailwatch.otel.longest_hold has for how long at once"
             )
         return sender
 
@@ -223,7 +223,7 @@ class OTel:
         return resource if _INSTANCE in resource.attributes else resource.merge(Resource({_INSTANCE: self._instance}))
 
     def _created(self) -> Any:
-        """As the variables and the SDK's detectors say, anew in a fork child; those need a thread, which a process that
+        """From the variables and the SDK's detectors, anew in a fork child; those need a thread, which a process that
         ends cannot have any more."""
         from opentelemetry.sdk.resources import Resource
 
@@ -305,7 +305,7 @@ def _resource_of(made: Any) -> Any:
 
 
 def _group_id(directory: str) -> str:
-    """Of the group's directory, not of the process that exports for it: what it says goes on when that one dies."""
+    """Of the group's directory, not of the process that exports for it: its numbers go on when that one dies."""
     from uuid import NAMESPACE_URL, getnode, uuid5
 
     try:

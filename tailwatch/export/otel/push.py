@@ -2,7 +2,7 @@
 
 What is not taken is not lost: totals are sent again, and a difference is then one since the last round that was
 taken. So a receiver that is down for an hour costs its resolution and a counter, no memory and no number. (A request
-that was taken although the exporter says it was not is told twice, as with every OTLP exporter.)
+that was taken although the exporter reported a failure is exported twice, as with every OTLP exporter.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GIVE_UP_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the numbers do not know of themselves."""
+    """What is not in the numbers themselves."""
 
     version: str
     provider: str
@@ -57,7 +57,7 @@ class Push:
         facts: asked once, in the thread.
         info: what is exported beside the numbers in each round: see encode.otlp.
         spans: what was done with spans so far; the rounds are counted here.
-        interval: seconds between two rounds. timeout: what an exporter is told that it may take.
+        interval: seconds between two rounds. timeout: the time that an exporter is given.
         missed: called for each round that was not taken or left out.
         taken: called for each that was.
         late: whether others have exported this group's numbers before: a difference begins with what comes now.
@@ -180,13 +180,13 @@ class Push:
             self._missed()
 
     def _guarded(self, act: Callable[[], Any]) -> Any:
-        """What goes wrong in somebody's exporter is counted, and said once."""
+        """What goes wrong in somebody's exporter is counted, and logged once."""
         try:
             return act()
         except Exception:
             if not self._logged:
                 self._logged = True
-                logger.exception("tailwatch: an OTLP export failed; it is counted, and told again with the next one")
+                logger.exception("tailwatch: an OTLP export failed; it is counted, and sent again with the next one")
             return False
 
     def _export(self) -> bool:

@@ -1,7 +1,7 @@
 """An OTLP request as the SDK's objects, for exporters that take nothing else.
 
-They are read off the encoded bytes, so both ways tell the same. The SDK's objects have no zero threshold: what lies
-at or below 1 us is in the zero count, without that being said; exemplars, which have no span id, are left out.
+They are read off the encoded bytes, so both ways export the same. The SDK's objects have no zero threshold: what lies
+at or below 1 us is in the zero count, without a mark; exemplars, which have no span id, are left out.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The official OTLP exporters take objects, which cost milliseconds under the GIL to make and to encode. Our request is
 bytes already: it goes through an exporter's transport, so that endpoint, headers, TLS, timeout and compression are what
-the OTEL_EXPORTER_OTLP_* variables, or the exporter's own arguments, say. Where an exporter has no such seam (one of the
-user's own, another version's) it is given the objects: the slow way, which is measured.
+the OTEL_EXPORTER_OTLP_* variables, or the exporter's own arguments, set. Where an exporter has no such seam (one of
+the user's own, another version's) it is given the objects: the slow way, which is measured.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _grpc(exporter: Any, mine: bool) -> Callable[[bytes], bool] | None:
 
 
 def _call(exporter: Any, request: bytes, mine: bool) -> bool:
-    """One attempt: what was not taken is told again with the next round."""
+    """One attempt: what was not taken is sent again with the next round."""
     import grpc  # type: ignore[import-untyped, unused-ignore]
 
     try:
@@ -184,7 +184,7 @@ def _rejected(answer: bytes) -> int:
 
 
 def protocol(environment: Mapping[str, str]) -> str:
-    """ "grpc" or "http/protobuf", as the variables say; http/protobuf where they say nothing and it is installed."""
+    """ "grpc" or "http/protobuf", as the variables set it; http/protobuf where they do not and it is installed."""
     for name in _PROTOCOLS:
         if asked := environment.get(name, "").strip().lower():
             return asked
@@ -204,7 +204,7 @@ def exporter_class(environment: Mapping[str, str], signal: str) -> Any:
     """The official exporter's class for "metric" or "trace", imported.
 
     Raises:
-        OptionError: it is not installed, or the protocol is none that it speaks.
+        OptionError: it is not installed, or the protocol is none that it supports.
     """
     asked = protocol(environment)
     names = {"grpc": f"{_OTLP}.grpc.{signal}_exporter", "http/protobuf": f"{_OTLP}.http.{signal}_exporter"}

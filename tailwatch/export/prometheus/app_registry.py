@@ -98,7 +98,7 @@ def encode_registry(
 
 
 def _or_unencodable(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Whatever is odd about a family is for text to say: it looks at less."""
+    """Whatever is odd about a family is left to the text format: it looks at less."""
     try:
         yield from pieces
     except app_registry_protobuf.Unencodable:

@@ -76,8 +76,9 @@ class TooSlow(Exception):
 class HostCache:
     """The host's families. Its methods block: never on an event loop's thread.
 
-    skip_names: families that are ours. skip_collector: tells our own collector. on_error: called for what of the host's
-    could not be served. on_declined: called with FAMILY or SLOW for each scrape that asked for protobuf and gets text.
+    skip_names: families that are ours. skip_collector: whether a collector is our own. on_error: called for what of the
+    host's could not be served. on_declined: called with FAMILY or SLOW for each scrape that asked for protobuf and gets
+    text.
     """
 
     def __init__(

@@ -180,7 +180,7 @@ def _native(of: NativeHistogram, family: Metric) -> bytes:
         if deltas:
             written += _message(number + 1, b"".join(_varint(_zigzag(_whole(delta, family))) for delta in deltas))
     if not (of.zero_threshold or of.zero_count or of.pos_spans or of.neg_spans):
-        written += _message(12, _uint(1, 0) + _uint(2, 0))  # else nobody could tell that it is a native one
+        written += _message(12, _uint(1, 0) + _uint(2, 0))  # else it would not read as a native one
     for exemplar in sorted(getattr(of, "nh_exemplars", None) or (), key=lambda e: float(e.timestamp or 0)):
         written += _exemplar(16, exemplar)
     return written

@@ -139,7 +139,7 @@ class Exposition:
         return Response(form.content_type, "gzip" if gzip else "", parts)
 
     def _pieces(self, form: Format, kind: str, host: list[bytes] | None) -> Iterator[bytes | memoryview]:
-        """The host's families are rendered first, so that our own can tell how long that took."""
+        """The host's families are rendered first, so that our own include how long that took."""
         if form.name != PROTOBUF:
             host = self._host.text(form) if self._host else []
         yield self.own(kind)

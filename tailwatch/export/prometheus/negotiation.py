@@ -29,7 +29,7 @@ class Format:
 
     @property
     def content_type(self) -> str:
-        """As it is said in the answer."""
+        """As the answer has it."""
         if not self.utf8:
             return _CONTENT_TYPES[self.name]
         return _CONTENT_TYPES[self.name].replace("version=0.0.4", "version=1.0.0") + "; escaping=allow-utf-8"

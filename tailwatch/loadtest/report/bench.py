@@ -1,4 +1,4 @@
-"""The page of one run: what users waited, when, and what a tester that forgets its plan would have said."""
+"""The page of one run: what users waited, when, and what a tester that forgets its plan would have reported."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _BOUND_OF = {"ttft": "ttft", "e2e": "e2e", "largest_gap": "itl", "itl": "itl", "
 _TERMS = (
     (
         "From the planned start",
-        "What a user waits who asks when the plan says so, whatever this client was doing then.",
+        "What a user waits who asks when planned, whatever this client was doing then.",
     ),
     (
         "From the send",
@@ -88,7 +88,7 @@ def lead(result: Result) -> str:
     """The answer, in a sentence or two."""
     goodput, validity = result.goodput, result.validity
     if validity.verdict == "invalid":
-        return "This run says nothing about the server: " + (
+        return "This run shows nothing about the server: " + (
             validity.reasons[0] if validity.reasons else "it is invalid"
         )
     ours, theirs = (Quantiles(result, name) for name in ("ttft", "ttft_naive"))
@@ -103,7 +103,7 @@ def lead(result: Result) -> str:
         parts.append(f"{text.rate(goodput.throughput)} of {text.rate(result.offered)} planned requests were answered.")
     if corrected and naive and table.hidden(corrected, naive):
         parts.append(
-            f"TTFT p99 is {ours.text_at(99)}; a tester that times from the send would have said {theirs.text_at(99)}."
+            f"TTFT p99 is {ours.text_at(99)}; a tester that times from the send would report {theirs.text_at(99)}."
         )
     elif corrected:
         parts.append(f"TTFT p99 is {ours.text_at(99)}.")

@@ -67,7 +67,7 @@ class ReferenceLine:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A span of x that is shaded: a pause of the client, say."""
+    """A span of x that is shaded: a pause of the client, for example."""
 
     start: float
     stop: float

@@ -40,7 +40,7 @@ def page(found: compare.Comparison) -> ReportPage:
 
 def _lead(found: compare.Comparison, shown: int, rows: int) -> str:
     if not shown:
-        return "No difference is shown. That does not say that there is none: see what would have shown."
+        return "No difference is shown. That does not mean that there is none: see what would have shown."
     best = [
         f"{row.measure.label} {row.measure.change(row.difference.estimate, row.difference.ratio)} ({table.load})"
         for table, row in found.shown[:MOST_NAMED]

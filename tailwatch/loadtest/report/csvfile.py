@@ -18,7 +18,7 @@ HEADS = (
     *("status", "outcome", "fault", "reused", "retried", "client_paused", "run_interrupted"),
 )
 """planned, sent, largest_gap_at: from the start of the run. first_byte, ttft, e2e: from the planned start; …_naive:
-from the actual send. e2e: to the end, however it ended: outcome and fault say how. client_paused: a pause of this
+from the actual send. e2e: to the end, however it ended: outcome and fault hold how. client_paused: a pause of this
 client overlaps its first token or one of its gaps. run_interrupted: Ctrl-C ended the run."""
 
 

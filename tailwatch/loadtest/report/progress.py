@@ -51,7 +51,7 @@ class Now:
 class Progress:
     """Shows a run of `duration` seconds (None: without a known end) and `scheduled` requests. A context manager.
 
-    Only `due` and `tell` are for the measuring thread. out: by default stderr. quiet: nothing is shown.
+    Only `due` and `show` are for the measuring thread. out: by default stderr. quiet: nothing is shown.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Progress:
             self._thread.join(1.0)
 
     def due(self, elapsed: float) -> bool:
-        """Whether it is time for a `tell`: ask this before putting a `Now` together."""
+        """Whether it is time for a `show`: ask this before putting a `Now` together."""
         return not self._quiet and elapsed >= self._next
 
     def show(self, now: Now) -> None:

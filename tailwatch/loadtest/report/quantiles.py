@@ -10,7 +10,7 @@ from tailwatch.loadtest.report import text
 from tailwatch.loadtest.report.blocks import nines
 from tailwatch.loadtest.results import Result
 
-MOST_EXACT = 200_000  # requests; sorting more costs seconds and says nothing new
+MOST_EXACT = 200_000  # requests; sorting more costs seconds and shows nothing new
 POINTS = 240
 
 

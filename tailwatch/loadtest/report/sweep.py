@@ -24,7 +24,7 @@ from tailwatch.platform import VERSION
 HEADS = ("offered", "verdict", "share", "95 % interval", "goodput", "throughput", "requests", "probes")
 LEFT = 2
 EACH: tuple[Colour, ...] = ("gc2", "accent", "policy", "gc1")  # the bounds of an SLO, at most four
-_WORDS = {HOLDS: "holds", FAILS: "fails", UNDECIDED: "too close to tell", INVALID: "not measured"}
+_WORDS = {HOLDS: "holds", FAILS: "fails", UNDECIDED: "undecided", INVALID: "not measured"}
 
 
 def show(knee: Knee) -> str:
@@ -163,7 +163,7 @@ def _chart(knee: Knee, rows: list[SweepRow], bounds: tuple[str, ...]) -> Chart:
     kept = View(
         "share that is good", x, Axis("share", "share"), (share, *each),
         (*marks, ReferenceLine("y", knee.attainment, f"asked {text.share(knee.attainment)}", "soft")), bands,
-        note="The bound that falls first says which phase saturates.",
+        note="The bound that falls first shows which phase saturates.",
         alt=", ".join(f"at {row.rate:.4g}/s {text.share(row.share)}" for row in rows),
     )  # fmt: skip
     return Chart("Where goodput leaves throughput", (rates, kept), height=300)

@@ -1,7 +1,7 @@
-"""The table after a run: what users waited beside what a tester that forgets its plan would have said, and the verdict.
+"""The table after a run: what users waited beside what a tester that forgets its plan would report, and the verdict.
 
 Both columns are of the same requests. They part where this client did not send when it should have: a cap that bound, a
-pause of its own, a closed loop. The words under the table say so, so that who reads two of these knows why.
+pause of its own, a closed loop. The words under the table name it, so that who reads two of these knows why.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SPREAD = (50.0, 90.0, 99.0, 99.9, 100.0)
 VERDICTS = {
     "valid": "valid: the plan was kept",
     "capped": "CAPPED: not the load that was planned",
-    "invalid": "INVALID: this run says nothing about the server",
+    "invalid": "INVALID: this run shows nothing about the server",
     "interrupted": "interrupted: what was had until then",
 }
 WIDTH, MARGIN = 100, 12
@@ -119,7 +119,7 @@ def how_to_read(result: Result) -> Iterator[str]:
     highest = next((p for p in (99.0, 95.0, 90.0, 50.0) if None not in (ours.p(p), theirs.p(p))), None)
     corrected, naive = (None, None) if highest is None else (ours.p(highest), theirs.p(highest))
     if not ours.count:
-        yield "No answer came whole and none had content: there is no latency to speak of."
+        yield "No answer came whole and none had content: there is no latency to report."
         return
     if result.closed:
         yield "A closed loop plans nothing: who waits for an answer sends nothing meanwhile, so a stall hides the"
