@@ -203,9 +203,9 @@ def gc_fallback(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
     found = gc_advice.fallen_back(snapshot)
     if not found:
         return None
-    told = "; in ".join(f"{name}: {_FALL_BACK.get(why, why)}" for name, why in found)
+    reasons = "; in ".join(f"{name}: {_FALL_BACK.get(why, why)}" for name, why in found)
     detail = (
-        f"Idle-time GC is disabled in {told}. Full collections are used instead: they run while no request is in "
+        f"Idle-time GC is disabled in {reasons}. Full collections are used instead: they run while no request is in "
         "flight, or at the interpreter's thresholds if there is no such time."
     )
     advice = "CPython 3.10 to 3.13, where idle-time GC works; or install(app, gc='freeze')"
@@ -217,10 +217,10 @@ def gc_memory_limit(snapshot: Snapshot, context: DiagnosisContext) -> Finding | 
     found = gc_advice.at_memory_limit(snapshot)
     if not found:
         return None
-    told = "; ".join(
+    counted = "; ".join(
         f"{name}: {', '.join(f'{what} {n} times' for what, n in counts.items())}" for name, counts in found
     )
-    detail = f"gc_memory_limit forced collections, even while streams were in flight: {told}."
+    detail = f"gc_memory_limit forced collections, even while streams were in flight: {counted}."
     advice = "a higher gc_memory_limit; or, if the live heap has grown, tailwatch.refreeze() at a time without requests"
     return Finding("gc-memory-limit", "medium", "gc_memory_limit is reached often", detail, advice)
 
@@ -230,8 +230,8 @@ def gc_idle_slots(snapshot: Snapshot, context: DiagnosisContext) -> Finding | No
     found = gc_advice.without_idle_slots(snapshot)
     if not found:
         return None
-    told = ", ".join(f"{share:.0%} of GC slices in {name}" for name, share in found)
-    detail = f"{told} ran while requests were waiting."
+    shares = ", ".join(f"{share:.0%} of GC slices in {name}" for name, share in found)
+    detail = f"{shares} ran while requests were waiting."
     advice = "asyncio or uvloop as the event loop, tailwatch.step() around an engine's iterations, or less load"
     return Finding("gc-idle-slots", "low", "Idle-time GC finds no idle time", detail, advice)
 

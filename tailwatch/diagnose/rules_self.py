@@ -92,10 +92,10 @@ def unknown_variables(snapshot: Snapshot, context: DiagnosisContext) -> Finding 
     if not context.unknown_environment:
         return None
     near = {name: nearest_variable(name) for name in context.unknown_environment}
-    told = ", ".join(f"{name} (did you mean {hint}?)" if hint else name for name, hint in near.items())
+    names = ", ".join(f"{name} (did you mean {hint}?)" if hint else name for name, hint in near.items())
     name, hint = next(((n, h) for n, h in near.items() if h), (context.unknown_environment[0], None))
     advice = f"rename {name} to {hint}" if hint else f"unset {name}"
-    detail = f"These variables are set but are not options: {told}."
+    detail = f"These variables are set but are not options: {names}."
     return Finding("unknown-variables", "medium", "Unknown TAILWATCH_* variables are set", detail, advice)
 
 
@@ -128,8 +128,8 @@ def fast_sse_fallback(snapshot: Snapshot, context: DiagnosisContext) -> Finding 
     if not fallbacks:
         return None
     reasons = {reason for _, reason in fallbacks}
-    told = ", ".join(f"{shape} ({reason})" for shape, reason in sorted(fallbacks))
-    detail = f"Frames returned to the server's serialiser: {told}. " + " ".join(
+    shapes = ", ".join(f"{shape} ({reason})" for shape, reason in sorted(fallbacks))
+    detail = f"Frames returned to the server's serialiser: {shapes}. " + " ".join(
         text for why, text in _FALLBACKS.items() if why in reasons
     )
     if reasons <= _HARMLESS_FALLBACKS:

@@ -114,22 +114,22 @@ class Spans:
         """A request has ended; its task still runs. Once per request."""
         from opentelemetry import trace
 
-        told = stream.summary()
-        if told is None or self._over:
+        summary = stream.summary()
+        if summary is None or self._over:
             return
         serving = self._serving()
         noticed = None if serving is None else serving.span
         span = noticed if noticed is not None else trace.get_current_span()
         context = span.get_span_context()
         if span.is_recording():
-            story = Story(*told)
+            story = Story(*summary)
             span.set_attributes(dict(self._attributes(story, False)))
-            self._tell(span, story, _shift())
+            self._add_events(span, story, _shift())
             self.made += 1
         elif not context.is_valid:
-            self._enqueue(Waiting(Story(*told), self._carrier(scope), server=(scope or {}).get("server")))
+            self._enqueue(Waiting(Story(*summary), self._carrier(scope), server=(scope or {}).get("server")))
         elif context.trace_flags.sampled:
-            self._enqueue(Waiting(Story(*told), {}, parent=span))
+            self._enqueue(Waiting(Story(*summary), {}, parent=span))
 
     def _enqueue(self, waiting: Waiting) -> None:
         if len(self._queue) >= QUEUE:
@@ -267,15 +267,15 @@ class Spans:
             attributes={**dict(self._attributes(story, own)), **_address(waiting.server)},
         )
         if span.is_recording():
-            self._tell(span, story, shift)
+            self._add_events(span, story, shift)
             if own and REASONS[story.reason] in _SERVER_FAULTS:
                 span.set_status(trace.Status(trace.StatusCode.ERROR))
             self.made += 1
         span.end(max(story.end, story.last) + shift)
 
-    # ---- what a span is told ----
+    # ---- what a span gets ----
 
-    def _tell(self, span: Any, story: Story, shift: int) -> None:
+    def _add_events(self, span: Any, story: Story, shift: int) -> None:
         events = list(_events(story))
         self.events_dropped += max(0, len(events) - EVENTS) + max(0, story.slow_count - len(story.slow))
         for name, at, attributes in sorted(events[:EVENTS], key=lambda event: event[1]):
