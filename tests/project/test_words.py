@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,9 @@ LEFT_OUT = (
 )
 SUFFIXES = (".py", ".pyi", ".c", ".h", ".md", ".yml", ".json", ".js", ".css", ".html", ".sh", ".txt")
 BLOCK = re.compile(r"^```retired\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+VERBS = re.compile(r"^```verbs\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+# Comments, strings and characters of C.
+NO_CODE = re.compile(r"""/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL)
 
 
 def read(file: Path) -> str:
@@ -75,6 +79,39 @@ def test_it_does_not_occur(old: str, new: str) -> None:
         if word.search(line)
     ]
     assert found == [], f"{old} is now {new}"
+
+
+def identifiers(file: Path) -> set[str]:
+    """Those of a source file in Python or C; not those inside of comments and strings."""
+    if file.suffix == ".py":
+        with file.open("rb") as lines:
+            return {token.string for token in tokenize.tokenize(lines.readline) if token.type == tokenize.NAME}
+    return set(re.findall(r"[A-Za-z_]\w*", NO_CODE.sub(" ", file.read_text(encoding="utf-8"))))
+
+
+def verb() -> re.Pattern[str]:
+    """One of the glossary's verbs, between the underscores of a name."""
+    (block,) = VERBS.findall(GLOSSARY.read_text(encoding="utf-8"))
+    return re.compile(rf"(^|_)({'|'.join(block.split())})(_|$)", re.IGNORECASE)
+
+
+def test_no_identifier_has_a_verb_of_persons() -> None:
+    """Code records, publishes, reads and waits."""
+    word = verb()
+    every = (file for place in ("tailwatch", "tailwatch_boot", "csrc") for file in (ROOT / place).rglob("*.[pch]*"))
+    sources = [file for file in every if file.suffix in (".py", ".c", ".h") and "third_party" not in file.parts]
+    found = {file.name: sorted(filter(word.search, identifiers(file))) for file in sources}
+    assert len(sources) > 400
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+def test_the_search_finds_verbs_in_names(tmp_path: Path) -> None:
+    """Whole parts of a name, in Python and in C, also behind a string; not a part of another word."""
+    python, c = tmp_path / "a.py", tmp_path / "a.c"
+    python.write_text("_said_once = 'tell'  # says\nunknown = intelligence = 1\n")
+    c.write_text('char y = \'"\'; int n_owed; /* says */ char *x = "a \\" tells"; int TOLD_BYTES; int known; // lent\n')
+    assert [name for name in identifiers(python) if verb().search(name)] == ["_said_once"]
+    assert sorted(name for name in identifiers(c) if verb().search(name)) == ["TOLD_BYTES", "n_owed"]
 
 
 def test_a_word_stands_once_in_the_glossary() -> None:
