@@ -243,6 +243,16 @@ LOGS = {
     "tailwatch: TAILWATCH_METRICS_PORT=…: metrics are not served, …": "Choose a free port",
     "tailwatch: a background task failed; the error is counted and the task runs again": "Report it with the traceback",
     "tailwatch: an OTLP export failed; it is counted, and sent again with the next one": "Look whether the receiver runs",
+    "tailwatch: dir=… was removed or closed while it was in use: this process joins another of that name": "Leave the "
+    "directory alone while its processes run",
+    "tailwatch: dir=…: the system refused System V shared memory, so a mapped file is used: truncating it ends this "
+    "process": "Nothing; [limits](limits.md)",
+    "tailwatch: dir=…: this process's numbers are not shared: …": "Correct what it names",
+    "tailwatch: gc='idle': slices are disabled: …. Full collections of unfrozen objects are used instead, while no "
+    "stream waits": "[gc](gc.md); `tailwatch doctor` has the reason, too",
+    "tailwatch: gc='idle': slices are enabled: the self-test has passed now": "Nothing",
+    "tailwatch: gc='idle': …; slices run only between steps and after the last request has ended": "asyncio or uvloop as "
+    "the event loop",
     "tailwatch: gc='idle': this process has no request, no engine step and no event loop, so no idle slot is found; "
     "the interpreter's own collections run every … new objects": 'Use `tailwatch.step()`, or `gc="freeze"` there',
     "tailwatch: … counts the engine's steps: …": "Nothing; `quiet` leaves it out",

@@ -39,14 +39,14 @@ class HostWatch:
 
     Args:
         mode: the option ``stalls``.
-        warn: takes a sentence about a source of knowledge that is missing.
+        note: takes a sentence about a source of knowledge that is missing.
     """
 
-    def __init__(self, core: _hot.Core, mode: str, loops: Loops, warn: Callable[[str], object]) -> None:
+    def __init__(self, core: _hot.Core, mode: str, loops: Loops, note: Callable[[str], object]) -> None:
         self._core = core
         self._mode = mode
         self._loops = loops
-        self._warn = warn
+        self._note = note
         self._links = False  # whether the core can name what a handle runs
 
     def start(self) -> None:
@@ -80,7 +80,7 @@ class HostWatch:
             self._links = True
             self._core.handle_links(samples(), (lambda: None).__code__)
         if why := self._loops.use(_USER):
-            self._warn(f"stalls: {why}; what its thread does is not known")
+            self._note(f"stalls: {why}; what its thread does is not known")
 
     def find_loops(self) -> None:
         """Called by the daemon: time the loops of other threads."""
@@ -91,7 +91,7 @@ class HostWatch:
         """How far the reader of frames is right about this thread's own."""
         found, holder_is_known = _own_frames(self._core)
         if not found:
-            self._warn(
+            self._note(
                 f"the stacks of Python {sys.version_info[0]}.{sys.version_info[1]} cannot be read here: stalls have no "
                 "function names"
             )
