@@ -99,10 +99,10 @@ def client(way: str, port: int, connections: int, seconds: float, *options: str)
     """One run of one client in a process of its own."""
     command = [sys.executable, str(LOAD / "clients.py"), way, str(port), f"--connections={connections}"]
     run = [*command, f"--seconds={seconds}", *options]
-    told: dict[str, float] = json.loads(
+    measured: dict[str, float] = json.loads(
         subprocess.run(run, check=True, capture_output=True, **pinned(cores()[1])).stdout
     )
-    return told
+    return measured
 
 
 def sent(port: int) -> int:
@@ -115,9 +115,9 @@ def command(port: int, connections: int, seconds: float) -> dict[str, float]:
     """One run of the whole command: what the generator wrote for it, and what it took in all."""
     _, start = bench_run(port, "--closed", "--workers=1", "--requests=1")
     before = sent(port)
-    told, cpu = bench_run(port, "--closed", f"--workers={connections}", f"--duration={seconds + 1:g}s")
+    measured, cpu = bench_run(port, "--closed", f"--workers={connections}", f"--duration={seconds + 1:g}s")
     tokens = sent(port) - before
-    return {"tokens_per_cpu_s": tokens / max(cpu - start, 1e-3), "tokens_per_s": tokens / told["elapsed"]}
+    return {"tokens_per_cpu_s": tokens / max(cpu - start, 1e-3), "tokens_per_s": tokens / measured["elapsed"]}
 
 
 def bench_run(port: int, *options: str) -> tuple[dict[str, Any], float]:
@@ -130,8 +130,8 @@ def bench_run(port: int, *options: str) -> tuple[dict[str, Any], float]:
         ) as run:
             _, status, used = os.wait4(run.pid, 0)
             run.returncode = os.waitstatus_to_exitcode(status)
-        told: dict[str, Any] = json.loads(file.read_text())["runs"][0]
-        return told, used.ru_utime + used.ru_stime
+        measured: dict[str, Any] = json.loads(file.read_text())["runs"][0]
+        return measured, used.ru_utime + used.ru_stime
 
 
 def has_command() -> bool:
@@ -147,8 +147,8 @@ def turns(binary: Path, rounds: int, seconds: float, loads: tuple[int, ...], ful
         cases = [*((load, paced) for load in loads), (full, fast)]
         for turn in range(rounds):
             for (load, port), way in itertools.product(cases, ways if turn % 2 else ways[::-1]):
-                told = command(port, load, seconds) if way == "bench" else client(way, port, load, seconds)
-                found.setdefault((load, way), []).append(told)
+                measured = command(port, load, seconds) if way == "bench" else client(way, port, load, seconds)
+                found.setdefault((load, way), []).append(measured)
     return found
 
 

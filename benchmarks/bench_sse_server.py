@@ -87,8 +87,8 @@ def application(way: str) -> Any:
     async def usage(request: Any) -> JSONResponse:
         collections = sum(generation["collections"] for generation in gc.get_stats())
         fallbacks = sum(watch.snapshot().sse_fallbacks.values())
-        told = {"accelerated": list(watch.accelerated), "fallbacks": fallbacks}
-        return JSONResponse({"cpu": time.process_time_ns(), "collections": collections, **told})
+        reported = {"accelerated": list(watch.accelerated), "fallbacks": fallbacks}
+        return JSONResponse({"cpu": time.process_time_ns(), "collections": collections, **reported})
 
     watch = tailwatch.install(
         Starlette(routes=[Route("/usage", usage), Route("/{tokens:int}", stream)]), fast_sse=way == FAST
@@ -263,8 +263,8 @@ def body_of(port: int, path: str) -> bytes:
 
 def usage_of(port: int) -> dict[str, Any]:
     """What a server tells of itself."""
-    told: dict[str, Any] = json.loads(body_of(port, "/usage"))
-    return told
+    reported: dict[str, Any] = json.loads(body_of(port, "/usage"))
+    return reported
 
 
 def same_bytes(ports: dict[str, int], tokens: int) -> None:
@@ -273,9 +273,9 @@ def same_bytes(ports: dict[str, int], tokens: int) -> None:
     expected = b"".join(family.expected(text) for text in texts(tokens)) + DONE
     for way, port in ports.items():
         assert body_of(port, f"/{tokens}") == expected, way
-        told = usage_of(port)
-        assert (f"{MODULE}.{CLASS}" in told["accelerated"]) == (way == FAST), (way, told)
-        assert told["fallbacks"] == 0, (way, told)
+        reported = usage_of(port)
+        assert (f"{MODULE}.{CLASS}" in reported["accelerated"]) == (way == FAST), (way, reported)
+        assert reported["fallbacks"] == 0, (way, reported)
 
 
 # ---- rounds, ratios and their intervals ----

@@ -305,11 +305,11 @@ def begin(policy: str) -> tailwatch.Watch:
         gc.disable()
     elif not left_alone:
         for _ in range(WARM_REQUESTS):  # the policy freezes when it has seen them, and not again
-            tell_it_of_the_loop()
+            use_the_loop()
     return watch
 
 
-def tell_it_of_the_loop() -> None:
+def use_the_loop() -> None:
     """A process that serves is known by its requests, and that it is idle by their end."""
     with tailwatch.stream(model="m"):
         pass
@@ -317,12 +317,12 @@ def tell_it_of_the_loop() -> None:
 
 async def serve(server: Server, pauses: Pauses, seconds: float) -> int:
     """All of it. Tracked objects that are left in the end."""
-    tell_it_of_the_loop()
+    use_the_loop()
     reader = asyncio.create_task(pauses.keep_reading())
     await asyncio.sleep(IDLE_SECONDS)
     await server.serve(seconds)
     server.drop()
-    tell_it_of_the_loop()
+    use_the_loop()
     await asyncio.sleep(SETTLE_SECONDS)
     reader.cancel()
     return len(gc.get_objects())

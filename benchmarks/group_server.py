@@ -40,16 +40,16 @@ class Children:
 
     def start(self, work: Callable[[], object]) -> None:
         """Returns when the child has done the work; it keeps what it made."""
-        ready, say = os.pipe()
+        ready, ready_end = os.pipe()
         if os.fork() == 0:
             os.close(self._ours)
             os.close(ready)
             kept = work()
-            os.write(say, b"x")
+            os.write(ready_end, b"x")
             os.read(self._end, 1)
             del kept
             os._exit(0)
-        os.close(say)
+        os.close(ready_end)
         assert os.read(ready, 1) == b"x", "a child failed"
         os.close(ready)
 

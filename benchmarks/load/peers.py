@@ -127,8 +127,8 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Until it is over."""
         while not self.over.wait(0.1):
-            told: dict[str, Any] = json.load(urllib.request.urlopen(self._url, timeout=60))
-            self.seen.append((time.monotonic(), cpu_seconds(self._session), told["tokens"]))
+            answer: dict[str, Any] = json.load(urllib.request.urlopen(self._url, timeout=60))
+            self.seen.append((time.monotonic(), cpu_seconds(self._session), answer["tokens"]))
 
     def rates(self) -> Rates:
         """In the middle of it: tokens per second, and per CPU second."""

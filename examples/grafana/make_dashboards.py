@@ -33,7 +33,7 @@ class Classic:
     """By its _bucket, _sum and _count series."""
 
     name = "classic"
-    said = "classic histograms (text or OpenMetrics scrapes)"
+    described = "classic histograms (text or OpenMetrics scrapes)"
 
     @staticmethod
     def quantile(q: float, metric: str, where: str, by: str = "", over: str = RATE) -> str:
@@ -61,7 +61,7 @@ class Native:
     """As one series of native histograms."""
 
     name = "native"
-    said = "native histograms (protobuf scrapes)"
+    described = "native histograms (protobuf scrapes)"
 
     @staticmethod
     def quantile(q: float, metric: str, where: str, by: str = "", over: str = RATE) -> str:
@@ -1044,7 +1044,7 @@ def dashboard(kind: Kind) -> dict[str, Any]:
     return {
         "uid": f"tailwatch-{kind.name}",
         "title": f"tailwatch: why was that token late? ({kind.name})",
-        "description": f"From top to bottom: is it late, how, and whose doing is it. For {kind.said}.",
+        "description": f"From top to bottom: is it late, how, and whose doing is it. For {kind.described}.",
         "tags": ["tailwatch", "llm"],
         "schemaVersion": 39,
         "version": 1,

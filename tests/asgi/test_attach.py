@@ -494,8 +494,8 @@ def test_beside_fastapis_own_telemetry(observation: Any, ask: Any, start_up: Any
 
 def test_start_up_is_told_before_it_is_announced(observation: Any) -> None:
     """on_startup runs before the server hears lifespan.startup.complete, once."""
-    said: list[str] = []
-    seen = observation(on_startup=lambda: said.append("ours"))
+    heard: list[str] = []
+    seen = observation(on_startup=lambda: heard.append("ours"))
     app = starlette()
     seen.attach(app)
     received = iter(({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}))
@@ -504,10 +504,10 @@ def test_start_up_is_told_before_it_is_announced(observation: Any) -> None:
         return next(received)
 
     async def send(message: Any) -> None:
-        said.append(message["type"])
+        heard.append(message["type"])
 
     asyncio.run(app({"type": "lifespan", "state": {}}, receive, send))
-    assert said == ["ours", "lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert heard == ["ours", "lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 def test_an_app_that_raises_before_it_has_started_gets_no_start_up(observation: Any, ask: Any) -> None:

@@ -30,7 +30,7 @@ from tailwatch.asgi.response_headers import Annotator, _p99, _rounded
 
 from ..support.live_servers import until
 from .test_arrival_live import hypercorn_server
-from .test_transparency import HOSTILE, Ears, Hostile, await_said, ears, idle, plain
+from .test_transparency import HOSTILE, Ears, Hostile, awaited, ears, idle, plain
 
 pytestmark = pytest.mark.integration
 
@@ -286,14 +286,14 @@ def test_hostile_apps_behave_as_without_us(
         found = []
         for hostile, server in servers:
             hostile.ended.clear()
-            await_said.clear()
+            awaited.clear()
             ears.heard.clear()
             line = f"POST /known/{misdeed.__name__} HTTP/1.1"
             request = f"{line}\r\nHost: x\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody"
             answer = CHUNK.sub(b"", OURS.sub(b"", server.raw(request.encode())))
             assert hostile.ended.wait(30)
             wait_until(functools.partial(idle, server))
-            found.append((answer, plain(hostile.became), plain(list(await_said)), list(ears.heard)))
+            found.append((answer, plain(hostile.became), plain(list(awaited)), list(ears.heard)))
             hostile.became.clear()
         assert found[0] == found[1], misdeed.__name__
 

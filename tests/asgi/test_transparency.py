@@ -50,7 +50,7 @@ class Odd(BaseException):
     """No Exception."""
 
 
-async def say(send: Any, *messages: Any) -> None:
+async def send_all(send: Any, *messages: Any) -> None:
     """Sends one after the other."""
     for message in messages:
         await send(message)
@@ -66,31 +66,31 @@ async def boom_after_start(receive: Any, send: Any) -> None:
 
 
 async def boom_during(receive: Any, send: Any) -> None:
-    await say(send, start(), part(), part())
+    await send_all(send, start(), part(), part())
     raise ValueError("during")
 
 
 async def boom_after(receive: Any, send: Any) -> None:
-    await say(send, start(), part(), END)
+    await send_all(send, start(), part(), END)
     raise ValueError("after")
 
 
 async def base_exception(receive: Any, send: Any) -> None:
-    await say(send, start(), part())
+    await send_all(send, start(), part())
     raise Odd("odd")
 
 
 async def cancelled(receive: Any, send: Any) -> None:
-    await say(send, start(), part())
+    await send_all(send, start(), part())
     raise asyncio.CancelledError
 
 
 async def send_after_the_end(receive: Any, send: Any) -> None:
-    await say(send, start(), part(), END, part(), END)
+    await send_all(send, start(), part(), END, part(), END)
 
 
 async def start_twice(receive: Any, send: Any) -> None:
-    await say(send, start(), start())
+    await send_all(send, start(), start())
 
 
 async def body_first(receive: Any, send: Any) -> None:
@@ -102,11 +102,11 @@ async def silence(receive: Any, send: Any) -> None:
 
 
 async def no_end(receive: Any, send: Any) -> None:
-    await say(send, start(), part())
+    await send_all(send, start(), part())
 
 
 async def swallowed_cancel(receive: Any, send: Any) -> None:
-    await say(send, start(), part())
+    await send_all(send, start(), part())
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
@@ -114,67 +114,67 @@ async def swallowed_cancel(receive: Any, send: Any) -> None:
         await asyncio.sleep(0)
     except asyncio.CancelledError:
         getattr(task, "uncancel", int)()
-    await say(send, part(), END)
+    await send_all(send, part(), END)
 
 
 async def dict_subclass(receive: Any, send: Any) -> None:
-    await say(send, Shouting(start()), Shouting(part()), Shouting(END))
+    await send_all(send, Shouting(start()), Shouting(part()), Shouting(END))
 
 
 async def bytearrays(receive: Any, send: Any) -> None:
-    await say(send, start(), part(bytearray(TOKEN)), END)
+    await send_all(send, start(), part(bytearray(TOKEN)), END)
 
 
 async def memoryviews(receive: Any, send: Any) -> None:
-    await say(send, start(), part(memoryview(TOKEN)), part(memoryview(TOKEN * 4).cast("I")), END)
+    await send_all(send, start(), part(memoryview(TOKEN)), part(memoryview(TOKEN * 4).cast("I")), END)
 
 
 async def text_body(receive: Any, send: Any) -> None:
-    await say(send, start(), part("text"), END)
+    await send_all(send, start(), part("text"), END)
 
 
 async def no_body(receive: Any, send: Any) -> None:
-    await say(send, start(), {"type": "http.response.body", "more_body": True}, {"type": "http.response.body"})
+    await send_all(send, start(), {"type": "http.response.body", "more_body": True}, {"type": "http.response.body"})
 
 
 async def odd_more_body(receive: Any, send: Any) -> None:
-    await say(send, start(), part(more_body=1), part(more_body="yes"), part(more_body=None))
+    await send_all(send, start(), part(more_body=1), part(more_body="yes"), part(more_body=None))
 
 
 async def odd_status(receive: Any, send: Any) -> None:
-    await say(send, start(status=299), part(), END)
+    await send_all(send, start(status=299), part(), END)
 
 
 async def huge_status(receive: Any, send: Any) -> None:
-    await say(send, start(status=10**30), part(), END)
+    await send_all(send, start(status=10**30), part(), END)
 
 
 async def text_status(receive: Any, send: Any) -> None:
-    await say(send, start(status="200"), part(), END)
+    await send_all(send, start(status="200"), part(), END)
 
 
 async def header_iterator(receive: Any, send: Any) -> None:
-    await say(send, start(iter(STREAM)), part(), END)
+    await send_all(send, start(iter(STREAM)), part(), END)
 
 
 async def header_lists(receive: Any, send: Any) -> None:
-    await say(send, start([list(pair) for pair in STREAM]), part(), END)
+    await send_all(send, start([list(pair) for pair in STREAM]), part(), END)
 
 
 async def header_nonsense(receive: Any, send: Any) -> None:
-    await say(send, start([(b"content-type",)]), part(), END)
+    await send_all(send, start([(b"content-type",)]), part(), END)
 
 
 async def header_text(receive: Any, send: Any) -> None:
-    await say(send, start([("content-type", "text/event-stream")]), part(), END)
+    await send_all(send, start([("content-type", "text/event-stream")]), part(), END)
 
 
 async def no_headers(receive: Any, send: Any) -> None:
-    await say(send, {"type": "http.response.start", "status": 204}, {"type": "http.response.body"})
+    await send_all(send, {"type": "http.response.start", "status": 204}, {"type": "http.response.body"})
 
 
 async def extra_keys(receive: Any, send: Any) -> None:
-    await say(send, start(trailers=False, more=1), part(other=2), END)
+    await send_all(send, start(trailers=False, more=1), part(other=2), END)
 
 
 async def keyword(receive: Any, send: Any) -> None:
@@ -211,12 +211,12 @@ async def reads_all(receive: Any, send: Any) -> None:
     got = [await receive()]
     while got[-1].get("more_body"):
         got.append(await receive())
-    await say(send, start(), part(repr([sorted(message) for message in got]).encode()), END)
+    await send_all(send, start(), part(repr([sorted(message) for message in got]).encode()), END)
     assert (await receive())["type"] == "http.disconnect"
 
 
 async def error_event(receive: Any, send: Any) -> None:
-    await say(send, start(), part(b'data: {"error": {"message": "x"}}\n\n'), END)
+    await send_all(send, start(), part(b'data: {"error": {"message": "x"}}\n\n'), END)
 
 
 async def garbage(receive: Any, send: Any) -> None:
@@ -241,11 +241,11 @@ async def wrong_messages(receive: Any, send: Any) -> None:
         try:
             await send(message)
         except Exception as error:
-            await_said.append(f"{type(error).__name__}: {error}")
-    await say(send, start(), part(), END)
+            awaited.append(f"{type(error).__name__}: {error}")
+    await send_all(send, start(), part(), END)
 
 
-await_said: list[str] = []
+awaited: list[str] = []
 HOSTILE: list[Callable[[Any, Any], Any]] = [
     boom_before, boom_after_start, boom_during, boom_after, base_exception, cancelled, send_after_the_end, start_twice,
     body_first, silence, no_end, swallowed_cancel, dict_subclass, bytearrays, memoryviews, text_body, no_body,
@@ -325,13 +325,13 @@ def test_hostile_apps_behave_as_without_us(
             found = []
             for hostile, server in servers:
                 hostile.ended.clear()
-                await_said.clear()
+                awaited.clear()
                 ears.heard.clear()
                 line = f"POST /{prefix}/{misdeed.__name__} HTTP/1.1"
                 answer = server.raw(f"{line}\r\nHost: x\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody".encode())
                 assert hostile.ended.wait(30)
                 wait_until(functools.partial(idle, server))
-                found.append((answer, plain(hostile.became), plain(list(await_said)), list(ears.heard)))
+                found.append((answer, plain(hostile.became), plain(list(awaited)), list(ears.heard)))
                 hostile.became.clear()
             assert found[0] == found[1], misdeed.__name__
     assert seen.core.opened > len(HOSTILE)
@@ -350,7 +350,7 @@ class Chatty:
         self.scope = scope
         await receive()
         gone = asyncio.ensure_future(receive())
-        await say(send, start(), part())
+        await send_all(send, start(), part())
         while not gone.done():
             await send(part())
             await asyncio.sleep(0.001)
@@ -395,7 +395,7 @@ def test_many_paths_and_models_make_few_labels(observation: Any, ask: Any) -> No
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         frame = b'data: {"model":"%d","choices":[{"index":0,"delta":{"content":"x"}}]}\n\n' % noise.randrange(10**9)
-        await say(send, start(), part(frame), END)
+        await send_all(send, start(), part(frame), END)
 
     seen = observation()
     served = seen.attach(app).app

@@ -44,8 +44,8 @@ class Room:
 
     async def talk(self, socket: WebSocket) -> None:
         """Until the client says bye."""
-        while (said := await socket.receive_text()) != "bye":
-            if said == "boom":
+        while (line := await socket.receive_text()) != "bye":
+            if line == "boom":
                 raise ValueError("boom")
             for i in range(N):
                 await (socket.send_text(TOKEN) if i % 2 == 0 else socket.send_bytes(TOKEN.encode()))
@@ -62,12 +62,12 @@ def room() -> tuple[Starlette, Room]:
     return Starlette(routes=[WebSocketRoute("/ws/{name}", endpoint)]), inside
 
 
-def talk(port: int, *said: str, path: str = "/ws/a") -> list[Any]:
+def talk(port: int, *lines: str, path: str = "/ws/a") -> list[Any]:
     """What the client gets, and how it ended."""
     got: list[Any] = []
     with connect(f"ws://127.0.0.1:{port}{path}", open_timeout=30) as client:
         try:
-            for line in said:
+            for line in lines:
                 client.send(line)
                 for _ in range(N if line not in ("bye", "boom") else 1):
                     got.append(client.recv(timeout=30))
@@ -79,9 +79,9 @@ def talk(port: int, *said: str, path: str = "/ws/a") -> list[Any]:
 CONVERSATIONS = [("hello", "again", "bye"), ("bye",), ("hello", "boom"), ("hello",), ()]
 
 
-@pytest.mark.parametrize("said", CONVERSATIONS, ids=lambda said: " ".join(said) or "nothing")
+@pytest.mark.parametrize("lines", CONVERSATIONS, ids=lambda lines: " ".join(lines) or "nothing")
 @pytest.mark.parametrize("ws", ["websockets-sansio", "wsproto"])
-def test_conversations_go_as_without_us(ws: str, said: tuple[str, ...], serve: Any, observation: Any) -> None:
+def test_conversations_go_as_without_us(ws: str, lines: tuple[str, ...], serve: Any, observation: Any) -> None:
     """The same messages, the same end on both sides; each message that asked for something is a request."""
     if ws == "wsproto":
         pytest.importorskip("wsproto")
@@ -91,13 +91,13 @@ def test_conversations_go_as_without_us(ws: str, said: tuple[str, ...], serve: A
         seen = observation(patterns=["/ws/{name}"])
         if watched:
             seen.attach(app)
-        got = talk(serve(app, ws=ws).port, *said)
+        got = talk(serve(app, ws=ws).port, *lines)
         assert inside.ended.wait(30)
         found.append((got, inside.became))
         assert ("tailwatch" in inside.scopes[0]) is watched
     assert found[0] == found[1]
     snapshot = snapshots.take([seen.core.address])
-    turns = sum(line not in ("bye", "boom") for line in said)
+    turns = sum(line not in ("bye", "boom") for line in lines)
     assert snapshot.tokens == turns * N
     assert snapshot.ttft.count == turns
 

@@ -94,12 +94,12 @@ class Server:
         """AssertionError where the server ends before: the listening socket is the test's too, and stays open."""
         with contextlib.closing(os.fdopen(os.pidfd_open(self.process.pid), "rb")) as end:
             readable, _, _ = select.select([connection, end], [], [], DEADLINE_SECONDS)
-        assert connection in readable, self.said()
+        assert connection in readable, self.output()
 
     def stream(self) -> str:
         """One streamed request. Returns the id of the process that answered."""
         status, headers, body = self.ask("POST", PATH)
-        assert (status, body.count(b"data: ")) == (200, TOKENS), self.said()
+        assert (status, body.count(b"data: ")) == (200, TOKENS), self.output()
         return headers["x-pid"]
 
     def counted(self) -> int | None:
@@ -120,7 +120,7 @@ class Server:
                 yield end.close
             assert connection.recv(65536).startswith(b"HTTP/1.1 200")
 
-    def said(self) -> str:
+    def output(self) -> str:
         """What it printed."""
         return self.errors.read_text(errors="replace")
 
@@ -202,7 +202,7 @@ def test_uvicorn_with_the_boot_file(serve: Callable[..., Server], app: str) -> N
     server.stream()
     assert server.counted() == TOKENS
     assert server.stop() in (0, -signal.SIGTERM)
-    assert "Traceback" not in server.said()
+    assert "Traceback" not in server.output()
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_without_a_true_word_nothing_is_watched(serve: Callable[..., Server], wo
     server = serve(*UVICORN, "app:app", **words)
     server.stream()
     assert server.counted() is None
-    assert "tailwatch" not in server.said()
+    assert "tailwatch" not in server.output()
 
 
 def test_uvicorn_workers(serve: Callable[..., Server], tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_several_entries_are_one_installation(
     (tmp_path / "server.py").write_text(source, encoding="utf-8")
     server = serve("server.py", "{fd}", TAILWATCH_SLOW_GAP_MS="5", **INSTALLED)
     server.stream()
-    assert server.counted() == TOKENS, server.said()
+    assert server.counted() == TOKENS, server.output()
     slow_gap_ms, role, notes, door = json.loads(server.ask("GET", "/notes")[2])
     assert slow_gap_ms == (7.0 if before or after else 5.0)
     assert role == "api"
@@ -367,7 +367,7 @@ def test_uninstall_ends_the_automatic_installation(serve: Callable[..., Server],
     (tmp_path / "server.py").write_text(UNINSTALLED, encoding="utf-8")
     server = serve("server.py", "{fd}", **INSTALLED)
     server.stream()
-    assert server.counted() is None, server.said()
+    assert server.counted() is None, server.output()
 
 
 def test_nothing_waits_once_the_app_is_watched(serve: Callable[..., Server], tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_nothing_waits_once_the_app_is_watched(serve: Callable[..., Server], tmp
     (tmp_path / "server.py").write_text(source, encoding="utf-8")
     server = serve("server.py", "{fd}", **INSTALLED)
     server.stream()
-    assert server.counted() == TOKENS, server.said()
+    assert server.counted() == TOKENS, server.output()
 
 
 # ---- what may not stop a server ----
@@ -398,8 +398,8 @@ def test_a_bad_variable_is_said_once(serve: Callable[..., Server], variables: di
     server = serve(*UVICORN, "app:app", **{**INSTALLED, **variables})
     server.stream()
     assert server.counted() is None
-    assert server.said().count("tailwatch:") == 1 and sentence in server.said()
-    assert "Traceback" not in server.said()
+    assert server.output().count("tailwatch:") == 1 and sentence in server.output()
+    assert "Traceback" not in server.output()
 
 
 def test_a_stub_of_uvicorn_is_left_alone(tmp_path: Path) -> None:
@@ -425,8 +425,8 @@ def test_a_broken_tailwatch_is_said_once(serve: Callable[..., Server], tmp_path:
     server = serve(*UVICORN, "app:app", **INSTALLED)
     server.stream()
     assert server.counted() is None
-    assert server.said().count("tailwatch cannot be imported") == 1
-    assert "Traceback" not in server.said()
+    assert server.output().count("tailwatch cannot be imported") == 1
+    assert "Traceback" not in server.output()
 
 
 # ---- tailwatch run ----
@@ -440,7 +440,7 @@ def test_run_with_uvicorn(serve: Callable[..., Server]) -> None:
     assert server.counted() == TOKENS
     assert pid != str(server.process.pid)
     assert server.stop(signal.SIGINT) in (0, 128 + signal.SIGINT)
-    assert server.said().startswith("tailwatch: watching ")
+    assert server.output().startswith("tailwatch: watching ")
 
 
 def bare_interpreter(directory: Path, *names: str) -> list[str]:
@@ -465,7 +465,7 @@ def test_run_lends_itself(serve: Callable[..., Server], tmp_path: Path) -> None:
     python = bare_interpreter(tmp_path / "bare", *UVICORN_NEEDS, "_cffi_backend")
     server = serve(*UVICORN, "--workers", "2", "app:app", python=[*RUN[:-1], *python])
     server.stream()
-    assert server.counted() is not None, server.said()
+    assert server.counted() is not None, server.output()
 
 
 def test_run_where_nothing_can_be_lent(serve: Callable[..., Server], tmp_path: Path) -> None:
@@ -476,9 +476,9 @@ def test_run_where_nothing_can_be_lent(serve: Callable[..., Server], tmp_path: P
     server = serve(*UVICORN, "app:app", python=[*RUN[:-1], *python])
     server.stream()
     assert server.counted() is None
-    (sentence,) = [line for line in server.said().splitlines() if "cannot be imported" in line]
+    (sentence,) = [line for line in server.output().splitlines() if "cannot be imported" in line]
     assert sentence.startswith("tailwatch: tailwatch cannot be imported ") and "none for this Python" in sentence
-    assert "Traceback" not in server.said()
+    assert "Traceback" not in server.output()
 
 
 # ---- the other servers ----
@@ -492,8 +492,8 @@ def test_hypercorn(serve: Callable[..., Server], workers: str, kind: str) -> Non
         pytest.skip(f"{kind} is not installed: pip install {kind}")
     server = serve(*HYPERCORN, "--workers", workers, "--worker-class", kind, "app:app", **INSTALLED)
     server.stream()
-    assert server.counted() is not None, server.said()
-    assert "Traceback" not in server.said()
+    assert server.counted() is not None, server.output()
+    assert "Traceback" not in server.output()
 
 
 HYPERCORN_IN_CODE = """
@@ -512,7 +512,7 @@ def test_hypercorn_in_code(serve: Callable[..., Server], tmp_path: Path) -> None
     (tmp_path / "server.py").write_text(HYPERCORN_IN_CODE, encoding="utf-8")
     server = serve("server.py", "{fd}", **INSTALLED)
     server.stream()
-    assert server.counted() == TOKENS, server.said()
+    assert server.counted() == TOKENS, server.output()
 
 
 @pytest.mark.skipif(not has("gunicorn"), reason="gunicorn is not installed: pip install gunicorn")
@@ -524,8 +524,8 @@ def test_gunicorn(serve: Callable[..., Server], worker: str) -> None:
         pytest.skip(f"{module} is not installed: pip install -U gunicorn uvicorn-worker")
     server = serve(*GUNICORN, "--workers", "2", "--worker-class", worker, "app:app", **INSTALLED)
     server.stream()
-    assert server.counted() is not None, server.said()
-    assert "Traceback" not in server.said()
+    assert server.counted() is not None, server.output()
+    assert "Traceback" not in server.output()
 
 
 @pytest.mark.skipif(not has("granian"), reason="granian is not installed: pip install granian")
@@ -537,12 +537,12 @@ def test_granian(serve: Callable[..., Server], interface: str) -> None:
     server.port = port
     until(lambda: listens(server))
     server.stream()
-    assert server.counted() == TOKENS, server.said()
+    assert server.counted() == TOKENS, server.output()
 
 
 def listens(server: Server) -> bool:
     """Whether somebody does on the server's port; AssertionError where its process has ended."""
-    assert server.process.poll() is None, server.said()
+    assert server.process.poll() is None, server.output()
     with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", server.port)):
         return True
     return False
@@ -599,7 +599,7 @@ if __name__ == "__main__":
 """
 
 
-def told(tmp_path: Path, source: str, *arguments: str, **variables: str) -> list[Any]:
+def printed(tmp_path: Path, source: str, *arguments: str, **variables: str) -> list[Any]:
     """What a program prints as JSON; it prints nothing else."""
     (tmp_path / "engine.py").write_text(source, encoding="utf-8")
     done = subprocess.run(
@@ -621,17 +621,17 @@ def test_children_are_watched_by_what_they_are(tmp_path: Path) -> None:
     for method in ("spawn", "fork", "forkserver"):
         expected += [[f"{method} EngineCore_DP0", engine], ["grandchild", worker], [f"{method} None", worker]]
     expected += [["own run", api], ["pool", None], ["main", None]]
-    assert told(tmp_path, ENGINE, TAILWATCH="1") == expected
+    assert printed(tmp_path, ENGINE, TAILWATCH="1") == expected
 
 
 def test_without_the_variable_children_are_left_alone(tmp_path: Path) -> None:
     """Not one of them."""
-    assert {repr(watch) for _, watch in told(tmp_path, ENGINE)} == {"None"}
+    assert {repr(watch) for _, watch in printed(tmp_path, ENGINE)} == {"None"}
 
 
 def test_a_forked_child_keeps_the_options_of_its_parent(tmp_path: Path) -> None:
     """What was installed in code before the fork stays; only the role is the child's own."""
-    found = dict(told(tmp_path, ENGINE, "installed", TAILWATCH="1"))
+    found = dict(printed(tmp_path, ENGINE, "installed", TAILWATCH="1"))
     assert found["fork EngineCore_DP0"] == ["engine", "observe", True, 0]
     assert found["spawn EngineCore_DP0"] == ["engine", "auto", True, 0]
     assert found["main"][0] == "worker"
@@ -663,7 +663,7 @@ if __name__ == "__main__":
 @pytest.mark.skipif(not has("setproctitle"), reason="setproctitle is not installed: pip install setproctitle")
 def test_a_title_that_comes_late_is_seen(tmp_path: Path) -> None:
     """A worker becomes an engine when it calls itself one."""
-    assert told(tmp_path, LATE_TITLE, TAILWATCH="1") == ["worker", "engine", "engine"]
+    assert printed(tmp_path, LATE_TITLE, TAILWATCH="1") == ["worker", "engine", "engine"]
 
 
 EXEC = """
@@ -684,7 +684,7 @@ else:
 def test_an_executed_engine_is_seen_by_what_it_imports(tmp_path: Path) -> None:
     """A command of its own that talks to an engine is watched; a probe with -c that imports the same is not."""
     (tmp_path / "zmq.py").write_text("", encoding="utf-8")
-    assert told(tmp_path, EXEC, TAILWATCH="1") == [["main", True], "False\n"]
+    assert printed(tmp_path, EXEC, TAILWATCH="1") == [["main", True], "False\n"]
 
 
 PLUGIN = """
@@ -711,8 +711,8 @@ if __name__ == "__main__":
 
 def test_the_plugin_watches_children_of_a_server(tmp_path: Path) -> None:
     """vLLM and SGLang call it in each process: twice is once, and in the one that a command began it waits."""
-    assert told(tmp_path, PLUGIN, TAILWATCH="1") == [[True, "engine"], [True, "engine"], [False, None]]
-    assert told(tmp_path, PLUGIN) == [[False, None]] * 3
+    assert printed(tmp_path, PLUGIN, TAILWATCH="1") == [[True, "engine"], [True, "engine"], [False, None]]
+    assert printed(tmp_path, PLUGIN) == [[False, None]] * 3
 
 
 def test_a_bad_variable_leaves_children_alone(tmp_path: Path) -> None:

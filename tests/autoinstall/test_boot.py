@@ -181,39 +181,39 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 def waiting_for(*names: str) -> tuple[ImportHooks, list[ModuleType]]:
     """A finder that waits for modules, and those it has told of."""
-    told: list[ModuleType] = []
-    waiting = ImportHooks(dict.fromkeys(names, told.append))
+    imported: list[ModuleType] = []
+    waiting = ImportHooks(dict.fromkeys(names, imported.append))
     waiting.start()
-    return waiting, told
+    return waiting, imported
 
 
 def test_an_import_is_told_of_once_and_leaves_no_trace(package: Callable[..., None]) -> None:
     """Loader, spec, source and pickling are those of an import without us; then the finder is gone."""
     package(tw_awaited="class Config: pass\ndef later(): return Config()\nseen = (__spec__.loader, __loader__)\n")
-    _, told = waiting_for("tw_awaited")
+    _, imported = waiting_for("tw_awaited")
     module: Any = importlib.import_module("tw_awaited")
-    assert told == [module]
+    assert imported == [module]
     for loader in (module.__loader__, module.__spec__.loader, *module.seen):
         assert type(loader) is importlib.machinery.SourceFileLoader
     assert module.__spec__ == importlib.util.spec_from_file_location("tw_awaited", module.__file__)
     assert "def later" in inspect.getsource(module.later)
     assert isinstance(pickle.loads(pickle.dumps(module.later())), module.Config)
     assert importlib.reload(module) is module
-    assert told == [module]
+    assert imported == [module]
 
 
 def test_only_what_is_awaited_is_touched(package: Callable[..., None]) -> None:
     """Other modules are found by the other finders, and who asks for a spec alone gets a true one."""
     package(tw_other="", tw_awaited="")
-    waiting, told = waiting_for("tw_awaited")
+    waiting, imported = waiting_for("tw_awaited")
     try:
         importlib.import_module("tw_other")
         spec = importlib.util.find_spec("tw_awaited")
         assert spec is not None and spec.origin is not None and spec.origin.endswith("tw_awaited.py")
         assert spec.loader is not None and spec.loader.get_source("tw_awaited") == ""  # type: ignore[attr-defined]
-        assert told == []
+        assert imported == []
         importlib.import_module("tw_awaited")
-        assert [module.__name__ for module in told] == ["tw_awaited"]
+        assert [module.__name__ for module in imported] == ["tw_awaited"]
     finally:
         waiting.forget()
 
@@ -221,14 +221,14 @@ def test_only_what_is_awaited_is_touched(package: Callable[..., None]) -> None:
 def test_an_import_that_fails_may_succeed_later(package: Callable[..., None]) -> None:
     """The error is the host's own, and the wait goes on."""
     package(tw_awaited="import sys\nif not hasattr(sys, '_tw_ready'): raise RuntimeError('not yet')\n")
-    waiting, told = waiting_for("tw_awaited")
+    waiting, imported = waiting_for("tw_awaited")
     try:
         with pytest.raises(RuntimeError, match="not yet"):
             importlib.import_module("tw_awaited")
-        assert told == [] and "tw_awaited" not in sys.modules and waiting.names == ("tw_awaited",)
+        assert imported == [] and "tw_awaited" not in sys.modules and waiting.names == ("tw_awaited",)
         sys._tw_ready = True  # type: ignore[attr-defined]
         importlib.import_module("tw_awaited")
-        assert len(told) == 1
+        assert len(imported) == 1
     finally:
         del sys._tw_ready  # type: ignore[attr-defined]
         waiting.forget()
@@ -238,8 +238,8 @@ def test_what_is_there_already_is_told_of_at_once(package: Callable[..., None]) 
     """A plugin may begins the automatic installation late."""
     package(tw_awaited="")
     module = importlib.import_module("tw_awaited")
-    _, told = waiting_for("tw_awaited")
-    assert told == [module]
+    _, imported = waiting_for("tw_awaited")
+    assert imported == [module]
 
 
 def test_a_missing_module_is_missing(package: Callable[..., None]) -> None:
@@ -325,12 +325,12 @@ def test_other_import_hooks_go_on_working(package: Callable[..., None], first: b
     """One that stands before us or behind us sees the import, and so do we."""
     package(tw_awaited="")
     hook = Hook()
-    waiting, told = waiting_for("tw_awaited")
+    waiting, imported = waiting_for("tw_awaited")
     sys.meta_path.insert(0 if first else 1, hook)
     try:
         importlib.import_module("tw_awaited")
         assert hook.executed == ["tw_awaited"]
-        assert len(told) == 1
+        assert len(imported) == 1
     finally:
         waiting.forget()
         without(hook)
@@ -350,13 +350,13 @@ def test_a_finder_is_taken_out_of_a_new_list() -> None:
 def test_two_threads_import_it_once(package: Callable[..., None]) -> None:
     """The import system's own lock is enough."""
     package(tw_awaited="import time; time.sleep(0.05)")
-    _, told = waiting_for("tw_awaited")
+    _, imported = waiting_for("tw_awaited")
     threads = [threading.Thread(target=importlib.import_module, args=("tw_awaited",)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(told) == 1
+    assert len(imported) == 1
 
 
 def test_lending_leaves_no_finder() -> None:
@@ -646,15 +646,15 @@ NUMBER = _hot.engine_id(0)
 ITSELF, LIKE = _hot.ENGINE_ITSELF | os.getpid(), _hot.ENGINE_LIKE | os.getppid()
 
 
-def told_by(role: str, engine: str = "") -> tuple[int, int]:
+def engine_of(role: str, engine: str = "") -> tuple[int, int]:
     """What a process of this role tells its group that it works for, and the engine of its own streams."""
-    told: list[int] = []
-    core: Any = SimpleNamespace(joined=False, leave=lambda: None, renew=lambda: None, set_serves=told.append)
+    imported: list[int] = []
+    core: Any = SimpleNamespace(joined=False, leave=lambda: None, renew=lambda: None, set_serves=imported.append)
     core.maps_file = False
     core.set_engine, core.load = lambda engine: None, lambda: (0, 0)
-    core.join = lambda directory, unit: told.append(unit)
+    core.join = lambda directory, unit: imported.append(unit)
     GroupMember(core, "/group", pytest.fail, engine).enter(role)
-    serves, unit = told
+    serves, unit = imported
     return unit, serves
 
 
@@ -669,7 +669,7 @@ def told_by(role: str, engine: str = "") -> tuple[int, int]:
 )
 def test_the_group_is_told_who_delays(role: str, unit: int) -> None:
     """A launcher that stops is in nobody's way: it joins with a unit of 0. An engine is one of its own."""
-    assert told_by(role) == (unit, unit if role.startswith("engine") or "dp" in role else 0)
+    assert engine_of(role) == (unit, unit if role.startswith("engine") or "dp" in role else 0)
 
 
 @pytest.mark.parametrize(
@@ -677,7 +677,7 @@ def test_the_group_is_told_who_delays(role: str, unit: int) -> None:
 )
 def test_what_the_user_says_is_the_engine(role: str, unit: int) -> None:
     """engine= stands above all names; in an API process it is the engine of its streams, and it delays nobody."""
-    assert told_by(role, "7") == (unit, NUMBER + 7)
+    assert engine_of(role, "7") == (unit, NUMBER + 7)
 
 
 TITLES = {

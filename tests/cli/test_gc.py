@@ -93,7 +93,7 @@ def start(directory: Path) -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture
-def tell(directory: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def command(directory: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     """Runs the command; its status and what it printed."""
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -113,47 +113,47 @@ def asked(server: Server, *arguments: str) -> Iterator[Tailwatch]:
         yield asking
 
 
-def test_each_process_says_what_it_did(start: Callable[..., Server], tell: Callable[..., tuple[int, str]]) -> None:
+def test_each_process_says_what_it_did(start: Callable[..., Server], command: Callable[..., tuple[int, str]]) -> None:
     """Whatever its policy; a freeze and a collection are made where nobody waits, and told with what they took."""
     servers = [start("api"), start("engine", "freeze")]
     for verb in ("freeze", "collect"):
-        status, said = tell(verb)
+        status, printed = command(verb)
         assert status == 0
-        assert len(said.splitlines()) == 2
+        assert len(printed.splitlines()) == 2
         for server in servers:
-            assert f"(pid {server.pid}): done in " in said
-    status, said = tell("status")
+            assert f"(pid {server.pid}): done in " in printed
+    status, printed = command("status")
     assert status == 0
-    assert "api-0" in said and "gc=idle (slices)" in said and "objects frozen" in said
-    assert "engine-0" in said and "gc=freeze" in said and "1 requested" in said
+    assert "api-0" in printed and "gc=idle (slices)" in printed and "objects frozen" in printed
+    assert "engine-0" in printed and "gc=freeze" in printed and "1 requested" in printed
 
 
-def test_only_those_of_a_role(start: Callable[..., Server], tell: Callable[..., tuple[int, str]]) -> None:
+def test_only_those_of_a_role(start: Callable[..., Server], command: Callable[..., tuple[int, str]]) -> None:
     """And a role that nobody has is a wrong call, which names those that there are."""
     start("api"), start("engine", "freeze")
-    status, said = tell("freeze", "--role", "engine")
-    assert status == 0 and "engine-0" in said and "api-0" not in said
-    status, said = tell("freeze", "--role", "engin")
-    assert status == 2 and "api, engine" in said
+    status, printed = command("freeze", "--role", "engine")
+    assert status == 0 and "engine-0" in printed and "api-0" not in printed
+    status, printed = command("freeze", "--role", "engin")
+    assert status == 2 and "api, engine" in printed
 
 
 def test_one_that_only_observes_is_left_alone(
-    start: Callable[..., Server], tell: Callable[..., tuple[int, str]], directory: Path
+    start: Callable[..., Server], command: Callable[..., tuple[int, str]], directory: Path
 ) -> None:
     """It stays exactly what the interpreter does: no file, nothing done, and the command says so."""
     server = start("api", "observe")
-    status, said = tell("collect", "--timeout", "5")
-    assert status == 1 and "does not control the collector" in said, said
+    status, printed = command("collect", "--timeout", "5")
+    assert status == 1 and "does not control the collector" in printed, printed
     assert server.order_file is None
 
 
-def test_a_busy_server_is_not_stopped(start: Callable[..., Server], tell: Callable[..., tuple[int, str]]) -> None:
+def test_a_busy_server_is_not_stopped(start: Callable[..., Server], command: Callable[..., tuple[int, str]]) -> None:
     """A freeze is not made while a stream is in flight; a collection is, in slices; afterwards the freeze is made."""
     server = start("api", busy=True)
-    status, said = tell("freeze", "--timeout", "2")
-    assert status == 1 and "streams were in flight" in said
-    status, said = tell("collect")
-    assert status == 0 and "in slices" in said and "streams were in flight" in said
+    status, printed = command("freeze", "--timeout", "2")
+    assert status == 1 and "streams were in flight" in printed
+    status, printed = command("collect")
+    assert status == 0 and "in slices" in printed and "streams were in flight" in printed
     with asked(server, "freeze") as asking:
         server.write("quiet")
         out, _ = asking.finish()
@@ -169,20 +169,20 @@ def test_a_server_that_dies_meanwhile(start: Callable[..., Server]) -> None:
     assert asking.popen.returncode == 1 and "the process has exited" in out
 
 
-def test_a_command_that_dies_meanwhile(start: Callable[..., Server], tell: Callable[..., tuple[int, str]]) -> None:
+def test_a_command_that_dies_meanwhile(start: Callable[..., Server], command: Callable[..., tuple[int, str]]) -> None:
     """While it waits nobody else is let in; once it is dead, the next order is carried out, and not kept waiting by one
     that would have been given up in an hour."""
     server = start("api", busy=True)
     with asked(server, "freeze", "--timeout", "3600"):
-        status, said = tell("collect")
-        assert status == 1 and "another `tailwatch gc`" in said
-    status, said = tell("collect")  # the other one is killed
-    assert status == 0 and "in slices" in said
+        status, printed = command("collect")
+        assert status == 1 and "another `tailwatch gc`" in printed
+    status, printed = command("collect")  # the other one is killed
+    assert status == 0 and "in slices" in printed
     assert server.running
 
 
 def test_files_that_are_no_order_are_ignored(
-    start: Callable[..., Server], tell: Callable[..., tuple[int, str]], directory: Path, tmp_path: Path
+    start: Callable[..., Server], command: Callable[..., tuple[int, str]], directory: Path, tmp_path: Path
 ) -> None:
     """Garbage, something huge, a link: counted, and seen in the status; the server goes on and takes the next order."""
     server = start("api")
@@ -206,13 +206,13 @@ def test_files_that_are_no_order_are_ignored(
     path.unlink()
     path.symlink_to(target)
     until(lambda: ignored() == 3 and not path.is_symlink() and path.exists())
-    status, said = tell("freeze")
-    assert status == 0 and "done in" in said
-    assert "3 invalid commands" in tell("status")[1] and "ignored" in tell("status")[1]
+    status, printed = command("freeze")
+    assert status == 0 and "done in" in printed
+    assert "3 invalid commands" in command("status")[1] and "ignored" in command("status")[1]
     assert target.read_text() == "untouched"
 
 
-def test_a_link_is_not_written_through(start: Callable[..., Server], tell: Callable[..., tuple[int, str]]) -> None:
+def test_a_link_is_not_written_through(start: Callable[..., Server], command: Callable[..., tuple[int, str]]) -> None:
     """By the command either: what it finds must be this user's own file."""
     server = start("api")
     os.kill(server.pid, signal.SIGSTOP)
@@ -223,8 +223,8 @@ def test_a_link_is_not_written_through(start: Callable[..., Server], tell: Calla
         target.write_text("untouched")
         path.unlink()
         path.symlink_to(target)
-        status, said = tell("freeze", "--timeout", "1")
-        assert status == 1 and "nothing was done" in said
+        status, printed = command("freeze", "--timeout", "1")
+        assert status == 1 and "nothing was done" in printed
         assert target.read_text() == "untouched"
     finally:
         os.kill(server.pid, signal.SIGCONT)
@@ -239,11 +239,11 @@ def test_what_the_dead_leave_is_removed(start: Callable[..., Server], directory:
     until(lambda: not list(directory.glob(f"{dead.pid}-*")))
 
 
-def test_nobody_lives_there(directory: Path, tell: Callable[..., tuple[int, str]]) -> None:
+def test_nobody_lives_there(directory: Path, command: Callable[..., tuple[int, str]]) -> None:
     """A directory that no group left is a wrong call; so is a timeout that is none."""
     directory.mkdir(mode=0o700)
-    assert tell("status")[0] == 2
-    assert tell("freeze", "--timeout", "0")[0] == 2
+    assert command("status")[0] == 2
+    assert command("freeze", "--timeout", "0")[0] == 2
     with pytest.raises(SystemExit):
         cli.main(["gc", "thaw"])
 

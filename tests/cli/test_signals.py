@@ -137,9 +137,9 @@ def check(command: list[str], place: Path, number: int, moment: int) -> bool:
         if not (fired := note.read_text().endswith("fired")) and going.running:
             going.signal(signal.SIGTERM)  # a kill would leave what it has started
         _, errors = going.finish(seconds=20)
-    said = note.read_text()
+    noted = note.read_text()
     assert "Traceback" not in errors and "Exception ignored" not in errors, (moment, errors)
-    first = set(said.partition("\n")[0].split(","))
+    first = set(noted.partition("\n")[0].split(","))
     assert first <= {"tailwatch", "tailwatch_boot", "tailwatch_boot.console"}, "modules before the handlers"
     if not fired:
         return False

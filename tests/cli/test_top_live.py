@@ -59,7 +59,7 @@ ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[=>78]")
 class Member(Python):
     """A process of the group."""
 
-    def tell(self, what: str) -> None:
+    def order(self, what: str) -> None:
         """Has it done when this returns."""
         self.write(what)
         assert self.read_line() == "done"
@@ -200,11 +200,11 @@ def test_a_planted_pause_shows_under_its_process(
     count = full_collections(first)
     screen.until(lambda frame: "the last" in frame[0] and full_collections(frame) == 0)
     for _ in range(3):
-        engine.tell("collect")
+        engine.order("collect")
     seen = screen.until(lambda frame: full_collections(frame) == 3)
     assert "gc2" in row(seen, "engine-0") and count < 3
     while not lost_to_the_engine(screen.until(lambda frame: True, fresh=True)):
-        engine.tell("collect")  # the API process looks for newcomers once a second
+        engine.order("collect")  # the API process looks for newcomers once a second
     screen.press(b"\x03")
     status, left = screen.end()
     assert (status, screen.restored) == (130, True)
@@ -222,13 +222,13 @@ def test_who_stands_still_now_and_who_comes_and_goes(
     directory, _, engine = group
     screen = top("--dir", str(directory), "--interval", "50ms")
     screen.until(lambda frame: row(frame, "engine-0").endswith("running"))
-    engine.tell("stand still")
+    engine.order("stand still")
     screen.until(lambda frame: "PAUSED for" in row(frame, "engine-0"))
-    engine.tell("go on")
+    engine.order("go on")
     screen.until(lambda frame: row(frame, "engine-0").endswith("running"))
     with member(ENGINE, directory) as late:
         screen.until(lambda frame: str(late.pid) in row(frame, "engine-1"))
-        late.tell("collect")
+        late.order("collect")
     screen.until(lambda frame: row(frame, "engine-1").endswith("exited"))
     screen.press(b"q")
     assert screen.end()[0] == 0 and screen.restored
@@ -301,7 +301,7 @@ def test_a_directory_that_turns_bad_is_a_failure(
 def test_a_dead_group_is_one_table(group: tuple[Path, Member, Member], top: Callable[..., Screen]) -> None:
     """On a terminal too: everything its processes left, and the end."""
     directory, api, engine = group
-    engine.tell("collect")
+    engine.order("collect")
     api.kill()
     engine.kill()
     screen = top("--dir", str(directory))

@@ -84,12 +84,12 @@ def test_its_timeline_is_of_the_same_gaps_and_pauses(run: Any) -> None:
     """All gaps are counted; the longest is there if it is a slow one, and so is the longest pause."""
     _, report = run
     for arm in report["arms"].values():
-        timeline, told = arm["timeline"], arm["server"]["tailwatch"]
+        timeline, numbers = arm["timeline"], arm["server"]["tailwatch"]
         assert timeline["slow"] + timeline["others"] == arm["client"]["itl"]["count"]
         if timeline["slow"]:
             assert max(timeline["gaps"]) == pytest.approx(arm["client"]["itl"]["max"], abs=1e-5)
         assert all(pause["seconds"] >= 0.001 for pause in timeline["pauses"])
-        longest = max(told["longest"].values(), default=0.0)
+        longest = max(numbers["longest"].values(), default=0.0)
         if longest > 0.002:
             # A pause after the snapshot and before the end of the records is in the timeline only.
             assert pytest.approx(longest, rel=0.05) in [pause["seconds"] for pause in timeline["pauses"]]
@@ -106,10 +106,10 @@ def test_the_heap_is_the_same_in_all_arms(request: pytest.FixtureRequest, run: A
 def test_the_policy_did_its_work_before_the_window(run: Any) -> None:
     """No freeze falls into the measured window of any arm; with idle, slices do, and each is a pause."""
     _, report = run
-    told = {name: arm["server"]["tailwatch"] for name, arm in report["arms"].items()}
-    assert told["observe"]["paused"].get("gc_own", 0) == told["freeze"]["paused"].get("gc_own", 0) == 0
-    swept = told["idle"]["snapshot"]["gc"]["cpu"]["gc_own"]  # not its length: others have the processor too
-    frozen_once = told["observe"]["longest"].get("2") or 0.1  # a pass over this heap, and a freeze makes two
+    numbers = {name: arm["server"]["tailwatch"] for name, arm in report["arms"].items()}
+    assert numbers["observe"]["paused"].get("gc_own", 0) == numbers["freeze"]["paused"].get("gc_own", 0) == 0
+    swept = numbers["idle"]["snapshot"]["gc"]["cpu"]["gc_own"]  # not its length: others have the processor too
+    frozen_once = numbers["observe"]["longest"].get("2") or 0.1  # a pass over this heap, and a freeze makes two
     assert 0 < swept < 2 * max(frozen_once, 0.1) + 0.1 * report["schedule"]["seconds"]
 
 

@@ -40,8 +40,8 @@ def server() -> dict[str, Any]:
         snapshot = tailwatch.snapshot().as_dict()
     finally:
         tailwatch.uninstall()
-    told = {"snapshot": snapshot, "longest": {"2": 0.18}}
-    return {"collections": [90, 9, 4], "tailwatch": told}
+    claimed = {"snapshot": snapshot, "longest": {"2": 0.18}}
+    return {"collections": [90, 9, 4], "tailwatch": claimed}
 
 
 @functools.cache
@@ -135,8 +135,8 @@ def test_the_freeze_is_shown_and_the_batch_is_not(server: dict[str, Any]) -> Non
         summary.difference(found, question, summary.METRIC["e2e_p90"]) for question in arms.QUESTIONS
     )
     assert freeze is not None and freeze.high is not None and freeze.high < 0
-    told = summary.claims(found)
-    shown = {question.name: told[question.name, "e2e_p90"].shown for question in arms.QUESTIONS}
+    claimed = summary.claims(found)
+    shown = {question.name: claimed[question.name, "e2e_p90"].shown for question in arms.QUESTIONS}
     assert list(shown.values()) == [True, True, False, False]
     assert sse is not None and batch is not None and band is not None
     text = report.show(found)
@@ -163,11 +163,11 @@ def test_too_few_collections_are_unresolved(server: dict[str, Any]) -> None:
     found = made(server, full=2)
     text = " ".join(report.show(found).split())
     assert "6 of 6 runs" in text and "fewer than 3 full collections" in text
-    told = summary.claims(found)
-    assert not told["the freeze", "e2e_p99"].resolved and not told["the freeze", "e2e_p99"].shown
+    claimed = summary.claims(found)
+    assert not claimed["the freeze", "e2e_p99"].resolved and not claimed["the freeze", "e2e_p99"].shown
     freeze = sentence(found, "The freeze (frozen ")
     assert "unresolved: unfrozen" in freeze and "fewer than 3 full collections" in freeze
-    assert told["fast SSE, frozen", "e2e_p99"].resolved, "no run of it is unfrozen"
+    assert claimed["fast SSE, frozen", "e2e_p99"].resolved, "no run of it is unfrozen"
 
 
 def test_a_lower_bound_shows_nothing(server: dict[str, Any]) -> None:
@@ -176,10 +176,10 @@ def test_a_lower_bound_shows_nothing(server: dict[str, Any]) -> None:
     spoilt = next(run for run in found.runs if run.arm == "freeze+sse").result
     spoilt.requests = None  # its histograms speak
     spoilt.latencies.lost["e2e"] = spoilt.latencies.e2e.count // 20
-    told = summary.claims(found)
-    claim, other = told["fast SSE, frozen", "e2e_p99"], told["fast SSE, frozen", "ttft_p99"]
+    claimed = summary.claims(found)
+    claim, other = claimed["fast SSE, frozen", "e2e_p99"], claimed["fast SSE, frozen", "ttft_p99"]
     assert not claim.resolved and not claim.shown and not claim.unchanged and claim.pairs == 6
-    assert other.resolved and told["the freeze", "e2e_p99"].resolved
+    assert other.resolved and claimed["the freeze", "e2e_p99"].resolved
     lower = sentence(found, "unresolved: E2E p99 ")
     assert "lower bound" in lower and " 1 of the runs" in lower and "dropped" in lower
     assert "unresolved" in sentence(found, "Fast SSE, frozen (") and "lower bound" in claim.why_not
@@ -191,8 +191,8 @@ def test_a_run_that_is_not_valid_is_left_out_with_its_pair(server: dict[str, Any
     found = made(server)
     spoilt = next(run for run in found.runs if run.arm == "freeze+sse")
     spoilt.result.validity.verdict = verdict
-    told = summary.claims(found)
-    assert told["fast SSE, frozen", "e2e_p99"].pairs == 5 and told["the freeze", "e2e_p99"].pairs == 6
+    claimed = summary.claims(found)
+    assert claimed["fast SSE, frozen", "e2e_p99"].pairs == 5 and claimed["the freeze", "e2e_p99"].pairs == 6
     text = " ".join(report.show(found).split())
     assert "1 of 30 runs are not valid" in text and f"frozen, fast SSE ({verdict})" in text
     assert "unresolved: pairs of valid runs: 5," in sentence(found, "Fast SSE, frozen (")
@@ -205,10 +205,10 @@ def test_a_run_that_is_not_valid_is_left_out_with_its_pair(server: dict[str, Any
 
 def test_many_differences_are_one_family(server: dict[str, Any]) -> None:
     """Holm over all that are printed: a p that alone would be below 0.05 is not, where two dozen were looked at."""
-    told = summary.claims(made(server))
-    assert len(told) == report.FAMILY == 24
-    alone = [claim.difference.p for claim in told.values()]
-    assert [claim.p for claim in told.values()] == statistics.holm(alone)
+    claimed = summary.claims(made(server))
+    assert len(claimed) == report.FAMILY == 24
+    alone = [claim.difference.p for claim in claimed.values()]
+    assert [claim.p for claim in claimed.values()] == statistics.holm(alone)
     text = " ".join(report.show(made(server)).split())
     assert f"{report.FAMILY} rows" in text and "(Holm)" in text
 
@@ -228,7 +228,7 @@ def offline(server: dict[str, Any], ratios: list[float]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("ratios", "said"),
+    ("ratios", "wanted"),
     [
         ([1.01, 0.99, 1.0, 1.02, 0.98, 1.0], "unchanged within 5% (-1.5% to +1.5%)"),
         ([1.10, 0.92, 1.0, 1.06, 0.95, 1.02], "unresolved: "),
@@ -236,10 +236,10 @@ def offline(server: dict[str, Any], ratios: list[float]) -> str:
         ([0.97, 0.971, 0.969, 0.97, 0.971, 0.97], "unchanged within 5%"),
     ],
 )
-def test_unchanged_is_more_than_no_difference_shown(server: dict[str, Any], ratios: list[float], said: str) -> None:
+def test_unchanged_is_more_than_no_difference_shown(server: dict[str, Any], ratios: list[float], wanted: str) -> None:
     """The whole interval must lie within the margin, which is said."""
     freeze = offline(server, ratios).split("; ")[0]
-    assert ": the freeze " in freeze and said in freeze
+    assert ": the freeze " in freeze and wanted in freeze
 
 
 def test_two_blocks_have_no_interval(server: dict[str, Any]) -> None:
@@ -284,10 +284,10 @@ def test_what_was_measured_outlives_an_error(
     add_arguments(parser)
     options = parser.parse_args(["--experiment", "--short", "--json", str(tmp_path / "f.json")])
     assert run_demo(options) == (130 if isinstance(error, KeyboardInterrupt) else 1)
-    said = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+    wanted = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
     assert f"7 of {2 * len(arms.ARMS)} runs" in " ".join(capsys.readouterr().out.split())
     assert len(results.load(tmp_path / "f.json")) == 7
-    assert said in json.dumps(json.loads((tmp_path / "f.json").read_text())["experiment"])
+    assert wanted in json.dumps(json.loads((tmp_path / "f.json").read_text())["experiment"])
 
 
 def test_the_page_shows_every_server_at_a_glance(server: dict[str, Any]) -> None:
@@ -338,15 +338,15 @@ def test_a_file_that_cannot_be_written_is_said_before(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_it_runs() -> None:
     """One block of short runs over real processes: every server answers every request, and the report stands."""
-    said = io.StringIO()
+    wanted = io.StringIO()
     size = Size(blocks=1, budget=1.0, limit=600.0, shortest=2.0, longest=2.0, offline=1.0, objects=30_000)
-    found = runs.measure(size, SLO, 1, lambda line: print(line, file=said), rate=4.0)
+    found = runs.measure(size, SLO, 1, lambda line: print(line, file=wanted), rate=4.0)
     assert {run.arm for run in found.runs} == set(arms.BY_KEY)
     for run in found.runs:
         assert run.result.outcomes.scheduled == len(excerpt.replay(2.0, 4.0, 1))
         assert run.result.outcomes.by_reason["error"] == 0
         assert run.offline > 0
     assert len({run.result.schedule["digest"] for run in found.runs}) == 1
-    assert "block 1 of 1: idle" in said.getvalue()
+    assert "block 1 of 1: idle" in wanted.getvalue()
     assert "unresolved" in report.show(found)
     assert document.document(report.page(found))

@@ -67,9 +67,9 @@ def planted(*, pause: float, misses: int, lag: float = 0.001, full: int = 3, oth
     client = {"ttft": spread, "tpot": spread, "itl": spread, "e2e": spread, "goodput": (100 - misses) / 2}
     client |= {"throughput": 50.0, "attainment": 1 - misses / 100, "unfinished": 0, "errors": {}}
     client |= {"client": {"loop_lag_max": lag, "send_lag": {"max": 0.001}}}
-    told = {"itl_p99": 0.012, "itl_max": pause, "itl_without_gc_p99": None, "itl_without_gc_max": 0.02}
-    told |= {"paused": {"gc2": pause}, "delay": {"gc2": 10 * pause}, "longest": {"2": pause}, "headline": "planted"}
-    server = {"objects": 720_000, "collections": [900, 80, full], "tailwatch": told}
+    numbers = {"itl_p99": 0.012, "itl_max": pause, "itl_without_gc_p99": None, "itl_without_gc_max": 0.02}
+    numbers |= {"paused": {"gc2": pause}, "delay": {"gc2": 10 * pause}, "longest": {"2": pause}, "headline": "planted"}
+    server = {"objects": 720_000, "collections": [900, 80, full], "tailwatch": numbers}
     return {"client": client, "server": server, "cores_of_others": others}
 
 

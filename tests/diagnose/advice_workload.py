@@ -71,7 +71,7 @@ def main(policy: str) -> None:
     saving = gc_advice.predict(
         snapshot, policy=context.gc_policy, thresholds=context.thresholds, version=context.python_version
     )
-    told = {
+    figures = {
         "delay": sum(snapshot.delay.values()),
         "tokens": snapshot.tokens,
         "full": snapshot.gc.collections["gc2"],
@@ -84,7 +84,7 @@ def main(policy: str) -> None:
         "living": len(living),
     }
     tailwatch.uninstall()
-    print(json.dumps(told))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -33,11 +33,11 @@ def policy(**changed: Any) -> Policy:
 
 def process(role: str = "api", **changed: Any) -> SimpleNamespace:
     """A heap of a million objects: 1000 young collections of 50 us, and 5 full ones of 200 ms."""
-    told = {
+    advised = {
         "role": role, "name": f"{role}-0", "lives": True, "age": 100.0, "policy": policy(),
         "paused": causes(gc0=0.05, gc2=1.0), "collections": causes(gc0=1000, gc2=5),
     }  # fmt: skip
-    return SimpleNamespace(**{**told, **changed})
+    return SimpleNamespace(**{**advised, **changed})
 
 
 def snapshot(*processes: Any, delay: float = 8.0, overlap: float = 8.4, role: str = "api") -> Any:
@@ -121,7 +121,7 @@ def test_the_role_that_cost_most_is_meant() -> None:
     assert saving is not None and saving.role == "engine"
 
 
-def told(of: Any, name: str) -> list[Any]:
+def advised(of: Any, name: str) -> list[Any]:
     """What one of the rules' questions finds in a group with this process."""
     found: list[Any] = getattr(gc_advice, name)(snapshot(process(), process(policy=of, name="api-1")))
     return found
@@ -130,14 +130,14 @@ def told(of: Any, name: str) -> list[Any]:
 def test_what_is_wrong_is_found_by_process() -> None:
     """Interference, a fall back, memory_limits, and slices without a moment; of others nothing."""
     interference = policy(interference={**dict.fromkeys(INTERFERENCES, 0), "disable": 2}, collections={"external": 12})
-    ((name, _, sentences),) = told(interference, "interfered")
+    ((name, _, sentences),) = advised(interference, "interfered")
     assert name == "api-1" and len(sentences) == 1
-    assert told(policy(mode="full collections", why="proof"), "fallen_back") == [("api-1", "proof")]
-    assert told(policy(memory_limits={"rss": 3, "objects": 0}), "at_memory_limit") == [("api-1", {"rss": 3})]
-    assert told(policy(memory_limits={"rss": 1, "objects": 1}), "at_memory_limit") == []
-    assert told(policy(slices={"idle": 50, "overdue": 150}), "without_idle_slots") == [("api-1", 0.75)]
-    assert told(policy(slices={"idle": 150, "overdue": 50}), "without_idle_slots") == []
-    assert told(policy(collections={"external": 20}), "interfered") == []
+    assert advised(policy(mode="full collections", why="proof"), "fallen_back") == [("api-1", "proof")]
+    assert advised(policy(memory_limits={"rss": 3, "objects": 0}), "at_memory_limit") == [("api-1", {"rss": 3})]
+    assert advised(policy(memory_limits={"rss": 1, "objects": 1}), "at_memory_limit") == []
+    assert advised(policy(slices={"idle": 50, "overdue": 150}), "without_idle_slots") == [("api-1", 0.75)]
+    assert advised(policy(slices={"idle": 150, "overdue": 50}), "without_idle_slots") == []
+    assert advised(policy(collections={"external": 20}), "interfered") == []
 
 
 def test_a_saving_is_frozen() -> None:

@@ -21,8 +21,8 @@ def day(policy: str) -> dict[str, Any]:
     """One run in a fresh process."""
     done = subprocess.run([sys.executable, str(WORKLOAD), policy], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 @pytest.mark.slow

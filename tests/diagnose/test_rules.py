@@ -55,14 +55,14 @@ def causes(**seconds: float) -> dict[str, float]:
 
 def process(**members: Any) -> SimpleNamespace:
     """One that lives, and says nothing of its policy."""
-    told = {"lives": True, "collections": causes(), "policy": tailwatch.snapshots.Policy()}
-    return SimpleNamespace(**{**told, **members})
+    facts = {"lives": True, "collections": causes(), "policy": tailwatch.snapshots.Policy()}
+    return SimpleNamespace(**{**facts, **members})
 
 
 def octave(lower: float, delay: dict[str, float] | None = None, **rest: float) -> SimpleNamespace:
     """One octave of the tail."""
-    told = {"count": 5, "time": 10 * lower, "client": 0.0, "accept": 0.0, "unexplained": 0.0, **rest}
-    return SimpleNamespace(lower=lower, upper=2 * lower, delay=causes(**(delay or {})), **told)
+    facts = {"count": 5, "time": 10 * lower, "client": 0.0, "accept": 0.0, "unexplained": 0.0, **rest}
+    return SimpleNamespace(lower=lower, upper=2 * lower, delay=causes(**(delay or {})), **facts)
 
 
 def snapshot(**changed: Any) -> Any:
@@ -178,11 +178,11 @@ def test_every_rule_is_documented_and_silent_on_a_healthy_server() -> None:
 
 def test_every_rule_can_speak_and_ends_in_advice() -> None:
     """For each rule there is a snapshot here that makes it speak: none is dead."""
-    spoken: dict[str, Finding] = {}
+    every: dict[str, Finding] = {}
     for snap, context in SPEAKING:
-        spoken.update(found(snap, context))
-    assert len(spoken.keys() - {"nothing", "no-requests"}) == len(RULES)
-    for finding in spoken.values():
+        every.update(found(snap, context))
+    assert len(every.keys() - {"nothing", "no-requests"}) == len(RULES)
+    for finding in every.values():
         assert finding.severity in SEVERITIES
         assert finding.title and finding.detail.endswith(".")
         assert any(
@@ -266,12 +266,12 @@ def test_gc_tail_needs_late_time() -> None:
     assert "gc-tail" not in found(snap)
 
 
-@pytest.mark.parametrize(("p99", "speaks"), [(0.0274, False), (0.0277, True)])
-def test_gc_tail_starts_at_a_fifth(p99: float, speaks: bool) -> None:
+@pytest.mark.parametrize(("p99", "applies"), [(0.0274, False), (0.0277, True)])
+def test_gc_tail_starts_at_a_fifth(p99: float, applies: bool) -> None:
     """Below a fifth of the percentile GC does not dominate."""
     level = gaps(100_000, 0.02, p99, p99, p99)
     without = gaps(100_000, 0.02, 0.022, 0.022, 0.022)
-    assert ("gc-tail" in found(paused_server(itl=level, itl_without_gc=without))) is speaks
+    assert ("gc-tail" in found(paused_server(itl=level, itl_without_gc=without))) is applies
 
 
 def test_differences_below_two_milliseconds_do_not_matter() -> None:
@@ -426,14 +426,14 @@ def test_gc_switched_off_by_somebody() -> None:
     assert "gc-disabled" not in found(snapshot(), DiagnosisContext(gc_enabled=True, thresholds=(700, 10, 10)))
 
 
-@pytest.mark.parametrize(("version", "told"), [((3, 12, 0), True), ((3, 11, 9), False), (None, False)])
-def test_long_young_collections(version: tuple[int, ...] | None, told: bool) -> None:
+@pytest.mark.parametrize(("version", "named"), [((3, 12, 0), True), ((3, 11, 9), False), (None, False)])
+def test_long_young_collections(version: tuple[int, ...] | None, named: bool) -> None:
     """Wall time, of which no CPU time is known: a process without a CPU is as likely as the collector. What 3.12 does
     is not told of another version, nor of one that is not known."""
     finding = found(LONG_YOUNG, DiagnosisContext(gc_policy="freeze", python_version=version))["long-generation-0"]
     assert "19 ms of wall time" in finding.title
     assert "longest pause took 19 ms" in finding.detail and "no CPU" in finding.detail
-    assert ("3.12" in finding.detail) is told
+    assert ("3.12" in finding.detail) is named
     assert (finding.severity, finding.lateness) == ("low", 0.36)
 
 
@@ -569,7 +569,7 @@ def test_headline_explains_and_mends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cause", "said"),
+    ("cause", "wanted"),
     [
         ("gc_full", "`install(app, gc='freeze')` fixes"),
         ("gc_increment", "`install(app, gc='freeze')` shortens"),
@@ -577,11 +577,11 @@ def test_headline_explains_and_mends() -> None:
         ("gc1", "`install(app, gc_log_all=True)`"),
     ],
 )
-def test_the_freeze_is_promised_where_it_helps(cause: str, said: str) -> None:
+def test_the_freeze_is_promised_where_it_helps(cause: str, wanted: str) -> None:
     """Frozen objects are those of the oldest generation; what a request allocates never was frozen."""
     delay = {"ttft": causes(), "itl": causes(**{cause: 5.0})}
     snap = paused_server(delay_by_phase=delay)
-    assert said in headline(snap, OBSERVED)
+    assert wanted in headline(snap, OBSERVED)
     freeze, old = "install(app, gc='freeze')", cause not in ("gc0", "gc1")
     assert (freeze in headline(snap, OBSERVED)) is old
     assert (found(snap, OBSERVED)["gc-tail"].advice == freeze) is old
@@ -1001,15 +1001,15 @@ def test_a_policy_is_advised_with_what_it_saves() -> None:
 def test_the_headline_has_the_advice_of_the_findings() -> None:
     """One policy for one problem: the one that saves most, else the freeze; in an engine too."""
     server = paused_server(**{name: getattr(SAVING, name) for name in SOURCES})
-    told = found(server, OBSERVED)
-    assert told["gc-tail"].advice == told["gc-policy"].advice == "install(app, gc='idle')"
+    advised = found(server, OBSERVED)
+    assert advised["gc-tail"].advice == advised["gc-policy"].advice == "install(app, gc='idle')"
     assert "`install(app, gc='idle')` fixes it" in headline(server, OBSERVED)
     server.processes = [process(**{**vars(OBSERVING), "role": "engine", "name": "engine-0"})]
     for name in ("delay_by_source", "overlap_by_source"):
         setattr(server, name, {"engine": getattr(SAVING, name)["api"]})
-    told = found(server, OBSERVED)
-    assert told["gc-tail"].advice.startswith("TAILWATCH_GC=idle for the engine process")
-    assert told["gc-policy"].advice.startswith("TAILWATCH_GC=idle for the engine process")
+    advised = found(server, OBSERVED)
+    assert advised["gc-tail"].advice.startswith("TAILWATCH_GC=idle for the engine process")
+    assert advised["gc-policy"].advice.startswith("TAILWATCH_GC=idle for the engine process")
     assert "TAILWATCH_GC=idle" in headline(server, OBSERVED)
 
 
@@ -1075,11 +1075,11 @@ def test_gc_collect_calls_of_a_real_process_are_named() -> None:
                 time.sleep(0.002)
                 if number >= 20 and number % 4 == 0:
                     gc.collect()
-        told = {finding.rule: finding for finding in watch.doctor()}
+        facts = {finding.rule: finding for finding in watch.doctor()}
     finally:
         tailwatch.uninstall()
-    assert "10 times" in told["gc-explicit"].detail and told["gc-explicit"].lateness > 0.05
-    assert "gc-policy" not in told and "gc.collect()" in told["gc-tail"].advice
+    assert "10 times" in facts["gc-explicit"].detail and facts["gc-explicit"].lateness > 0.05
+    assert "gc-policy" not in facts and "gc.collect()" in facts["gc-tail"].advice
     assert len(heap) == 300_000
 
 
@@ -1124,15 +1124,15 @@ def test_the_longest_are_findings_whatever_p99_is() -> None:
     octaves[0].time = 160.0
     stall = slow_gap(phase="ttft", gap=40.0, typical=0.0, overlap=causes(), delay=causes(), request_id="logprobs")
     step = engine_step(length=gaps(10_000, 0.0076, 0.009, 0.01, 40.286))
-    told = found(snapshot(**{
+    facts = found(snapshot(**{
         **{name: getattr(STALLED, name) for name in ("ttft", "itl", "itl_without_gc")},
         "tail": {"ttft": octaves, "itl": []}, "slowest": [stall], "steps": [step],
     }))  # fmt: skip
-    assert {"longest-gap", "longest-ttft", "longest-step"} <= set(told)
-    assert "40 s" in told["longest-ttft"].title and "request=logprobs" in told["longest-ttft"].detail
-    assert told["longest-ttft"].lateness == pytest.approx(160 - 4 * 0.011)
-    assert "2.2 s" in told["longest-gap"].title and told["longest-gap"].severity == "medium"
-    assert "40.3 s" in told["longest-step"].title
+    assert {"longest-gap", "longest-ttft", "longest-step"} <= set(facts)
+    assert "40 s" in facts["longest-ttft"].title and "request=logprobs" in facts["longest-ttft"].detail
+    assert facts["longest-ttft"].lateness == pytest.approx(160 - 4 * 0.011)
+    assert "2.2 s" in facts["longest-gap"].title and facts["longest-gap"].severity == "medium"
+    assert "40.3 s" in facts["longest-step"].title
     assert "the longest gap took 2.2 s" in headline(STALLED)
 
 

@@ -171,8 +171,8 @@ def test_a_saved_snapshot_is_diagnosed(system: str, package: Path, tmp_path: Pat
         stream.token()
     file = tmp_path / "snapshot.json"
     file.write_text(json.dumps(snapshots.take([core.address]).as_dict()), encoding="utf-8")
-    said = here(tmp_path, "doctor", str(file))
-    assert there(system, package, "-m", "tailwatch", "doctor", file) == said
+    printed = here(tmp_path, "doctor", str(file))
+    assert there(system, package, "-m", "tailwatch", "doctor", file) == printed
 
 
 REFUSED = """
@@ -192,7 +192,7 @@ def test_commands_for_linux_are_refused(system: str, package: Path, tmp_path: Pa
     """With the reason, whatever their arguments; --help lists them as such."""
     script = tmp_path / "refused.py"
     script.write_text(REFUSED)
-    said, help = json.loads(there(system, package, script))
+    printed, help = json.loads(there(system, package, script))
     names = ("run", "top", "trace", "gc")
-    assert said == [[2, f"tailwatch: tailwatch {name}: this command needs Linux\n"] for name in names]
+    assert printed == [[2, f"tailwatch: tailwatch {name}: this command needs Linux\n"] for name in names]
     assert "run, top, trace, gc: these commands need Linux" in help

@@ -174,7 +174,7 @@ async def plant(request: Request) -> Response:
     elif request.query_params["where"] == "api":
         do(what)
     else:
-        await asyncio.to_thread(request.app.state.tell, what)
+        await asyncio.to_thread(request.app.state.act, what)
     return JSONResponse("done")
 
 
@@ -212,14 +212,14 @@ def serve(directory: str) -> None:
     assert child.stdin and child.stdout
     stdin, stdout, one = child.stdin, child.stdout, threading.Lock()
 
-    def tell(what: str) -> None:
+    def act(what: str) -> None:
         with one:
             stdin.write(what + "\n")
             assert stdout.readline() == "done\n"
 
     generating = [Route(f"/v1/{path}", generate, methods=["POST"]) for path in ("completions", "chat/completions")]
     app = Starlette(routes=[*generating, Route("/plant", plant, methods=["POST"]), Route("/signal", signal)])
-    app.state.tell = tell
+    app.state.act = act
     app.state.watch = tailwatch.install(
         app, dir=directory, gc="observe", slo=SLO, trust_request_start=True, max_label_sets=4
     )

@@ -187,18 +187,18 @@ def rendered() -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize("metric", BOTH, ids=lambda metric: metric.prometheus)
 def test_both_say_the_same(metric: Metric, rendered: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Description, unit, kind, and the value of each set of labels; what is 0 is not in OTLP."""
-    family, told = rendered[0][metric.prometheus], rendered[1].get(metric.otlp)
+    family, otlp_metric = rendered[0][metric.prometheus], rendered[1].get(metric.otlp)
     assert (family.documentation, family.unit) == (metric.help, UNITS.get(metric.unit, ""))
     values = prometheus_values(family)
-    if told is None:
+    if otlp_metric is None:
         assert not values
         return
-    assert (told.description, told.unit) == (metric.help, metric.unit)
-    monotonic = told.WhichOneof("data") == "sum" and told.sum.is_monotonic
+    assert (otlp_metric.description, otlp_metric.unit) == (metric.help, metric.unit)
+    monotonic = otlp_metric.WhichOneof("data") == "sum" and otlp_metric.sum.is_monotonic
     assert (family.type == "counter") is monotonic
-    assert (family.type == "histogram") is (told.WhichOneof("data") == "exponential_histogram")
+    assert (family.type == "histogram") is (otlp_metric.WhichOneof("data") == "exponential_histogram")
     generations = any("generation" in sample.labels for sample in family.samples)
-    assert otlp_values(told, generations) == pytest.approx(dict(values), rel=1e-12)
+    assert otlp_values(otlp_metric, generations) == pytest.approx(dict(values), rel=1e-12)
 
 
 def test_the_comparison_sees_most_of_them(rendered: tuple[dict[str, Any], dict[str, Any]]) -> None:

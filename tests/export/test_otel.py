@@ -102,7 +102,7 @@ def points(metric: Any) -> Any:
 
 def numbers(metric: Any) -> list[Any]:
     """All that a metric's points say, without when."""
-    told = []
+    taken = []
     for point in points(metric):
         if hasattr(point, "as_int"):
             value: Any = getattr(point, point.WhichOneof("value"))
@@ -110,8 +110,8 @@ def numbers(metric: Any) -> list[Any]:
             value = (point.count, point.sum, point.scale, point.positive.offset, list(point.positive.bucket_counts))
         else:
             value = (point.count, point.sum, list(point.bucket_counts))
-        told.append((sorted(attributes(point).items()), value))
-    return sorted(told, key=repr)
+        taken.append((sorted(attributes(point).items()), value))
+    return sorted(taken, key=repr)
 
 
 VOLATILE = {
@@ -233,11 +233,11 @@ def test_two_exporters_with_different_temporality(monkeypatch: pytest.MonkeyPatc
                 last_round(http)
         _, total = last_round(totals)
         snapshot = watch.snapshot()
-        told = [found for _, found in http.scopes()]
-        gaps = [point for found in told for point in points(found.get("gen_ai.server.inter_token_latency", EMPTY))]
+        taken = [found for _, found in http.scopes()]
+        gaps = [point for found in taken for point in points(found.get("gen_ai.server.inter_token_latency", EMPTY))]
         assert sum(point.count for point in gaps) == snapshot.itl.count == 4 * (1 + 2 + 3 + 4)
         assert sum(point.sum for point in gaps) == pytest.approx(snapshot.itl.sum)
-        tokens = [point.as_int for found in told for point in points(found.get("tailwatch.output_tokens", EMPTY_SUM))]
+        tokens = [point.as_int for found in taken for point in points(found.get("tailwatch.output_tokens", EMPTY_SUM))]
         assert sum(tokens) == snapshot.tokens
         assert sum(point.count for point in points(total["gen_ai.server.inter_token_latency"])) == snapshot.itl.count
         ends = [point.time_unix_nano for point in gaps]
@@ -298,21 +298,21 @@ def test_an_exporter_of_the_users_is_given_objects(delta: bool) -> None:
     load()
     until(lambda: len(exporter.given) > (3 if delta else 60), "objects came")
     tailwatch.uninstall()
-    told: dict[str, list[Any]] = {}
+    taken: dict[str, list[Any]] = {}
     for given in exporter.given:
         (resource,) = encode_metrics(given).resource_metrics
         (scope,) = resource.scope_metrics
         assert len(scope.metrics) > 1 if delta else len(scope.metrics) == 1
         for metric in scope.metrics:
-            told.setdefault(metric.name, []).append(metric)
+            taken.setdefault(metric.name, []).append(metric)
     snapshot = watch.snapshot()
-    gaps = [sum(point.count for point in points(metric)) for metric in told["gen_ai.server.inter_token_latency"]]
+    gaps = [sum(point.count for point in points(metric)) for metric in taken["gen_ai.server.inter_token_latency"]]
     assert (sum(gaps) if delta else gaps[-1]) == snapshot.itl.count == 12
     if not delta:
         expected = of_snapshot(snapshot)
         for name in ("gen_ai.server.inter_token_latency", "gen_ai.server.request.duration", "tailwatch.requests"):
-            assert numbers(told[name][-1]) == numbers(expected[name])
-        holds = [points(metric)[0].as_double for metric in told["tailwatch.otel.longest_hold"]]
+            assert numbers(taken[name][-1]) == numbers(expected[name])
+        holds = [points(metric)[0].as_double for metric in taken["tailwatch.otel.longest_hold"]]
         assert holds == sorted(holds) and holds[-1] > 0
     assert any("takes no encoded bytes" in note for note in watch.notes)
 
@@ -403,8 +403,8 @@ def test_a_receiver_that_is_down_costs_nothing_but_resolution(http: HTTPCollecto
     first = by_round[0]["gen_ai.server.inter_token_latency"].data.data_points
     assert sum(point.count for point in first) == 12
     assert "gen_ai.server.inter_token_latency" not in by_round[1]
-    told = {p.attributes["tailwatch.outcome"]: p.value for p in by_round[0]["tailwatch.otel.exports"].data.data_points}
-    assert told == {"failed": 60}
+    taken = {p.attributes["tailwatch.outcome"]: p.value for p in by_round[0]["tailwatch.otel.exports"].data.data_points}
+    assert taken == {"failed": 60}
 
 
 def test_an_exporter_that_hangs_stops_nobody(http: HTTPCollector, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,7 +464,7 @@ def worker(environment: dict[str, str], *arguments: str) -> Python:
     return Python(WORKER, *arguments, env={**os.environ, **environment})
 
 
-def gaps_told(found: dict[str, Any]) -> int:
+def gaps_exported(found: dict[str, Any]) -> int:
     return sum(point.count for point in points(found.get("gen_ai.server.inter_token_latency", EMPTY)))
 
 
@@ -490,7 +490,7 @@ def test_one_process_of_a_group_exports_for_all(http: HTTPCollector) -> None:
         for each in workers:
             joined, notes = each.read()
             assert joined, notes
-        until(lambda: http.scopes() and gaps_told(http.scopes()[-1][1]) == 12, "all gaps are told by one")
+        until(lambda: http.scopes() and gaps_exported(http.scopes()[-1][1]) == 12, "all gaps are told by one")
         rounds = http.scopes()
         assert len({instance(resource) for resource, _ in rounds}) == 1 and instance(rounds[0][0])
         leaders = {service(resource) for resource, _ in rounds}
@@ -501,7 +501,7 @@ def test_one_process_of_a_group_exports_for_all(http: HTTPCollector) -> None:
         until(lambda: len(http.scopes()) > before + 12, "the other goes on to")
         after = http.scopes()[before + 5 :]
         assert {service(resource) for resource, _ in after} == {"ab".replace(leader, "")}
-        assert {gaps_told(found) for _, found in after} == {12}
+        assert {gaps_exported(found) for _, found in after} == {12}
         assert {instance(resource) for resource, _ in after} == {instance(rounds[0][0])}
         starts = {
             points(found["gen_ai.server.inter_token_latency"])[0].start_time_unix_nano
@@ -633,9 +633,9 @@ def test_who_takes_over_tells_no_difference_twice() -> None:
     push.stop()
     assert push.join(DEADLINE_SECONDS)
     (given,) = exporter.given
-    told = {metric.name: metric.data for metric in given.resource_metrics[0].scope_metrics[0].metrics}
-    assert sum(point.count for point in told["gen_ai.server.inter_token_latency"].data_points) == 12
-    assert sum(point.value for point in told["tailwatch.output_tokens"].data_points) == 15
+    taken = {metric.name: metric.data for metric in given.resource_metrics[0].scope_metrics[0].metrics}
+    assert sum(point.count for point in taken["gen_ai.server.inter_token_latency"].data_points) == 12
+    assert sum(point.value for point in taken["tailwatch.output_tokens"].data_points) == 15
 
 
 def test_who_takes_over_counts_its_own_rounds_from_its_own_start() -> None:
@@ -684,8 +684,8 @@ def test_hostile_names_arrive(http: HTTPCollector, monkeypatch: pytest.MonkeyPat
         with tailwatch.stream(model=name, route=name) as stream:
             stream.token(2)
     _, found = last_round(http)
-    told = points(found["tailwatch.output_tokens"])
-    assert len(told) == 8 and sum(point.as_int for point in told) == 2 * len(names) == watch.snapshot().tokens
+    taken = points(found["tailwatch.output_tokens"])
+    assert len(taken) == 8 and sum(point.as_int for point in taken) == 2 * len(names) == watch.snapshot().tokens
     assert points(found["tailwatch.label_overflow"])[0].as_int == watch.snapshot().label_overflow > 400
 
 
@@ -707,8 +707,8 @@ def test_a_receiver_that_comes_back_is_told_all(
     try:
         _, found = last_round(again)
         assert sum(point.count for point in points(found["gen_ai.server.inter_token_latency"])) == 12
-        told = {attributes(p)["tailwatch.outcome"]: p.as_int for p in points(found["tailwatch.otel.exports"])}
-        assert told.get("failed", 0) + told.get("skipped", 0) >= 1 and told["exported"] >= 1
+        taken = {attributes(p)["tailwatch.outcome"]: p.as_int for p in points(found["tailwatch.otel.exports"])}
+        assert taken.get("failed", 0) + taken.get("skipped", 0) >= 1 and taken["exported"] >= 1
         assert points(found["tailwatch.dropped_events"])[0].as_int == watch.snapshot().drops["export"]
     finally:
         tailwatch.uninstall()

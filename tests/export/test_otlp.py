@@ -167,10 +167,10 @@ def test_durations_of_failed_requests_have_their_error_type(end: str, status: in
         if exponential:
             inside = [length for length in lengths if length < 2_000_000 * MS]
             assert point.count == len(lengths) and point.scale == 1 and point.zero_count == 1
-            told = {point.positive.offset + i: n for i, n in enumerate(point.positive.bucket_counts) if n}
-            above = max(told)
-            assert told.pop(above) == 1 and above == (319 >> 4)
-            assert told == exponential_of(inside, 1)
+            rows = {point.positive.offset + i: n for i, n in enumerate(point.positive.bucket_counts) if n}
+            above = max(rows)
+            assert rows.pop(above) == 1 and above == (319 >> 4)
+            assert rows == exponential_of(inside, 1)
         else:
             check_explicit(point, lengths, DURATION_BOUNDS)
         assert (point.min, point.max) == (3e-9, 2000.0)
@@ -218,20 +218,20 @@ def test_downscaling_is_exact(gaps: list[int], most: int) -> None:
 def test_differences_add_up_to_the_totals(rounds: list[list[tuple[str, list[int]]]]) -> None:
     """Delta rounds of any requests sum to what one cumulative round says: counts, sums, buckets, counters."""
     one = core()
-    told: Counter[Any] = Counter()
+    rows: Counter[Any] = Counter()
     before = None
     for requests in rounds:
         for model, gaps in requests:
             request(one, gaps, model=model)
         now = snapshots.take([one.address])
         add_up(
-            told, metrics(encode(now, before, delta_histograms=True, delta_sums=True, exponential=False)), delta=True
+            rows, metrics(encode(now, before, delta_histograms=True, delta_sums=True, exponential=False)), delta=True
         )
         before = now
     total: Counter[Any] = Counter()
     add_up(total, metrics(encode(snapshots.take([one.address]), exponential=False)), delta=False)
-    assert set(+told) == set(+total)
-    assert +told == pytest.approx(dict(+total), rel=1e-12)
+    assert set(+rows) == set(+total)
+    assert +rows == pytest.approx(dict(+total), rel=1e-12)
 
 
 def add_up(sums: Counter[Any], found: Mapping[str, Any], *, delta: bool) -> None:
@@ -261,10 +261,10 @@ def test_any_name_is_readable(model: str, route: str, provider: str) -> None:
     request(one, [MS], model=model, route=route)
     (series,) = [each for each in snapshots.take([one.address]).labels]
     found = metrics(encode(snapshots.take([one.address]), provider=provider))
-    told = attributes(points(found["gen_ai.server.inter_token_latency"])[0])
-    assert told["http.route"] == series[1]
-    assert told.get("gen_ai.response.model", "unknown") == series[0]
-    assert told["gen_ai.provider.name"] == provider.split("\0")[0].encode("utf-8", "replace").decode()
+    rows = attributes(points(found["gen_ai.server.inter_token_latency"])[0])
+    assert rows["http.route"] == series[1]
+    assert rows.get("gen_ai.response.model", "unknown") == series[0]
+    assert rows["gen_ai.provider.name"] == provider.split("\0")[0].encode("utf-8", "replace").decode()
 
 
 def test_bytes_that_are_no_text_become_question_marks() -> None:
@@ -338,8 +338,8 @@ def test_what_the_exporter_did_is_told() -> None:
     now = snapshots.take([one.address])
     own = Own(exported=7, failed=3, skipped=0, spans=5, spans_dropped=2, span_events_dropped=1, hold_ns=4 * MS)
     found = metrics(encode(now, own=own))
-    told = {attributes(point)["tailwatch.outcome"]: point.as_int for point in points(found["tailwatch.otel.exports"])}
-    assert told == {"exported": 7, "failed": 3}
+    rows = {attributes(point)["tailwatch.outcome"]: point.as_int for point in points(found["tailwatch.otel.exports"])}
+    assert rows == {"exported": 7, "failed": 3}
     assert points(found["tailwatch.otel.longest_hold"])[0].as_double == 0.004
     spans = {attributes(point)["tailwatch.outcome"]: point.as_int for point in points(found["tailwatch.otel.spans"])}
     assert spans == {"made": 5, "dropped": 2, "event_dropped": 1}
@@ -369,8 +369,12 @@ def test_pauses_by_cause_and_process() -> None:
     assert {cause: point.count for cause, point in durations.items()} == counts and counts
     for cause, generation in pauses():
         if cause in durations:
-            told = attributes(durations[cause])
-            assert told == {"tailwatch.process": "api-0", "tailwatch.cause": cause, "cpython.gc.generation": generation}
+            rows = attributes(durations[cause])
+            assert rows == {
+                "tailwatch.process": "api-0",
+                "tailwatch.cause": cause,
+                "cpython.gc.generation": generation,
+            }
     (policy,) = points(found["tailwatch.gc.own_pause.duration"])
     assert policy.count == 1 and policy.sum >= 0.001
     assert sum(point.as_int for point in points(found["cpython.gc.collections"])) == sum(counts.values())
@@ -386,8 +390,8 @@ def test_the_policy_of_each_process_is_told() -> None:
     one.count_memory_limit(snapshots.MEMORY_LIMITS.index("rss"))
     found = metrics(encode(snapshots.take([one.address])))
     (policy,) = points(found["tailwatch.gc.policy"])
-    told = {"tailwatch.process": "api-0", "tailwatch.policy": "idle", "tailwatch.mode": "full collections"}
-    assert attributes(policy) == {**told, "tailwatch.reason": "lists"}
+    rows = {"tailwatch.process": "api-0", "tailwatch.policy": "idle", "tailwatch.mode": "full collections"}
+    assert attributes(policy) == {**rows, "tailwatch.reason": "lists"}
     for name, key, value in (
         ("collections", "reason", "memory_limit"),
         ("interference", "call", "set_threshold"),
@@ -415,13 +419,13 @@ def test_exemplars_lead_to_the_trace() -> None:
     for exponential in (True, False):
         found = metrics(encode(now, exponential=exponential))
         for name, value in (("inter_token_latency", 2.0), ("request.duration", 2.01)):
-            told = {
+            rows = {
                 attributes(point)["gen_ai.response.model"]: point for point in points(found[f"gen_ai.server.{name}"])
             }
-            (exemplar,) = told["4bf92"].exemplars
+            (exemplar,) = rows["4bf92"].exemplars
             assert (exemplar.trace_id.hex(), exemplar.as_double, exemplar.span_id) == (trace, value, b"")
             assert abs(exemplar.time_unix_nano - (time.time_ns() - 8 * BILLION)) < BILLION
-            assert not told["not-a"].exemplars
+            assert not rows["not-a"].exemplars
         assert not points(found["gen_ai.server.time_to_first_token"])[0].exemplars
     request(one, [MS], model="4bf92")
     later = metrics(encode(snapshots.take([one.address]), now, since_ns=now.taken_ns, delta_histograms=True))

@@ -61,8 +61,8 @@ def data(page: Page, query: str = "window=all") -> dict[str, Any]:
     """The numbers as they travel."""
     reply = page.reply(True, Access.GRANTED, query, "")
     assert reply.status == 200
-    told: dict[str, Any] = orjson.loads(b"".join(reply.parts))
-    return told
+    served: dict[str, Any] = orjson.loads(b"".join(reply.parts))
+    return served
 
 
 def named(reply: Reply) -> dict[str, str]:
@@ -76,35 +76,35 @@ def test_the_numbers_are_the_snapshots(watch: tailwatch.Watch) -> None:
     """Bit for bit, of all the time and of a window."""
     watch.history.push(watch.snapshot())
     for name, seconds in WINDOWS.items():
-        told, snap = watch.page.numbers(name), watch.snapshot(seconds)
+        served, snap = watch.page.numbers(name), watch.snapshot(seconds)
         for key in ("ttft", "itl", "itl_without_gc", "tpot", "e2e"):
-            shown, samples = told["latency"][key], getattr(snap, key)
+            shown, samples = served["latency"][key], getattr(snap, key)
             assert (shown["count"], shown["sum"]) == (samples.count, samples.sum)
             assert [shown[p] for p in ("p50", "p90", "p99", "p999")] == [samples.p(p) for p in (50, 90, 99, 99.9)]
             assert (shown["min"], shown["max"]) == (samples.min, samples.max)
             assert sum(shown["bins"]["counts"]) == samples.count
-        assert (told["reasons"], told["outcomes"]) == (snap.requests, snap.outcomes)
-        assert told["in_flight"] == snap.in_flight
+        assert (served["reasons"], served["outcomes"]) == (snap.requests, snap.outcomes)
+        assert served["in_flight"] == snap.in_flight
         delay: dict[str, float] = dict.fromkeys(snap.overlap, 0.0)
-        for _, cause, value, _ in told["sources"]:
+        for _, cause, value, _ in served["sources"]:
             delay[cause] += value
         assert delay == pytest.approx({cause: snap.delay[cause] for cause in delay})
     for name in ("1m", "5m", "1h"):
-        now, told, then = watch.snapshot(), watch.page.numbers(name), watch.snapshot()
-        assert told["attainment"] == now.window(name).attainment
-        assert now.goodput(name) >= told["goodput"] >= then.goodput(name) > 0  # seconds begin in between
-    assert [row["name"] for row in told["processes"]] == [process.name for process in now.processes]
-    assert {row["request"] for row in told["slow"]} == {slow.request_id for slow in now.slowest}
+        now, served, then = watch.snapshot(), watch.page.numbers(name), watch.snapshot()
+        assert served["attainment"] == now.window(name).attainment
+        assert now.goodput(name) >= served["goodput"] >= then.goodput(name) > 0  # seconds begin in between
+    assert [row["name"] for row in served["processes"]] == [process.name for process in now.processes]
+    assert {row["request"] for row in served["slow"]} == {slow.request_id for slow in now.slowest}
 
 
 def test_every_name_of_the_docstring_is_told(watch: tailwatch.Watch) -> None:
     """And none that it does not name."""
     doc = page_module.__doc__ or ""
-    told = data(watch.page)
-    assert {name for name in told if not re.search(rf"\b{name}\b", doc)} == set()
-    for rows in (told["slow"], told["processes"], list(told["latency"].values())):
+    served = data(watch.page)
+    assert {name for name in served if not re.search(rf"\b{name}\b", doc)} == set()
+    for rows in (served["slow"], served["processes"], list(served["latency"].values())):
         assert {name for name in rows[0] if not re.search(rf"\b{name}\b", doc)} == set()
-    assert set(told) == {
+    assert set(served) == {
         *("window", "seconds", "taken", "slo", "headline", "in_flight", "opened", "reasons", "outcomes", "goodput"),
         *("throughput", "tokens", "attainment", "fluidity", "latency", "models", "sources", "processes", "slow"),
         *(
@@ -152,9 +152,9 @@ def models() -> Iterator[tailwatch.Watch]:
 
 def test_a_row_for_each_model_and_route(models: tailwatch.Watch) -> None:
     """Those with the most requests first; each with its own numbers, whatever the filter."""
-    told, snap = data(models.page, "window=1m&model=n"), models.snapshot()
-    assert told["models"] == ["a b&c", "m", "n"] and told["routes"] == ["/v1/x", "/v1/y"]
-    rows = told["label_sets"]
+    served, snap = data(models.page, "window=1m&model=n"), models.snapshot()
+    assert served["models"] == ["a b&c", "m", "n"] and served["routes"] == ["/v1/x", "/v1/y"]
+    rows = served["label_sets"]
     assert {(row["model"], row["route"]) for row in rows} == set(snap.labels) and len(rows) == 6
     assert (rows[0]["model"], rows[0]["route"]) == ("a b&c", "/v1/x")
     for row in rows:
@@ -186,20 +186,20 @@ def test_most_rows_and_queries_are_bounded(models: tailwatch.Watch, monkeypatch:
 )
 def test_the_filter(models: tailwatch.Watch, query: str, where: dict[str, str], gaps: int) -> None:
     """Requests, tokens, rates and latencies are of the label sets that are chosen, since the start; slow gaps too."""
-    told, snap = data(models.page, query), models.snapshot().where(**where)
-    assert told["filter"] == {"model": where.get("model_name"), "route": where.get("route")}
-    assert told["reasons"] == snap.requests and told["outcomes"] == snap.outcomes
-    assert told["latency"]["itl"]["count"] == snap.itl.count and told["latency"]["ttft"]["p99"] == snap.ttft.p(99)
-    assert told["tokens"] * told["counted"] == pytest.approx(snap.tokens)
-    assert told["attainment"] == snap.attainment and told["fluidity"] is None
-    assert len([row for row in told["slow"] if row["phase"] == "itl"]) == gaps
-    for row in told["slow"]:
+    served, snap = data(models.page, query), models.snapshot().where(**where)
+    assert served["filter"] == {"model": where.get("model_name"), "route": where.get("route")}
+    assert served["reasons"] == snap.requests and served["outcomes"] == snap.outcomes
+    assert served["latency"]["itl"]["count"] == snap.itl.count and served["latency"]["ttft"]["p99"] == snap.ttft.p(99)
+    assert served["tokens"] * served["counted"] == pytest.approx(snap.tokens)
+    assert served["attainment"] == snap.attainment and served["fluidity"] is None
+    assert len([row for row in served["slow"] if row["phase"] == "itl"]) == gaps
+    for row in served["slow"]:
         assert where in [
             {"model_name": row["model"], "route": row["route"]},
             {"model_name": row["model"]},
             {"route": row["route"]},
         ]
-    assert told["opened"] == 7 and len(told["label_sets"]) == 6
+    assert served["opened"] == 7 and len(served["label_sets"]) == 6
 
 
 def test_gaps_fill_the_window() -> None:
@@ -262,11 +262,11 @@ def test_nothing_measured_yet_is_told_too() -> None:
     """Null where there is no number, and a sentence."""
     watch = tailwatch.install(role="api", gc="off", page=True)
     try:
-        told = data(watch.page)
-        assert told["opened"] == 0 and told["slow"] == [] and told["attainment"] is None
-        assert told["latency"]["ttft"]["p99"] is None and told["latency"]["ttft"]["bins"]["counts"] == []
-        assert told["headline"] and told["waiting"] == 0
-        assert told["healthy"]["streams"] is None and told["healthy"]["verdict"] == "few_data"
+        served = data(watch.page)
+        assert served["opened"] == 0 and served["slow"] == [] and served["attainment"] is None
+        assert served["latency"]["ttft"]["p99"] is None and served["latency"]["ttft"]["bins"]["counts"] == []
+        assert served["headline"] and served["waiting"] == 0
+        assert served["healthy"]["streams"] is None and served["healthy"]["verdict"] == "few_data"
     finally:
         tailwatch.uninstall()
 
@@ -524,15 +524,15 @@ def test_load_is_told_in_whole_steps(watch: tailwatch.Watch) -> None:
 
     def whole() -> dict[str, Any] | None:
         """All three, once the daemon came by to see what was in flight."""
-        told = watch.page.numbers("1m")
-        seen = any(row[4] is not None for row in told["load"])
-        return told if seen and sum(row[1] for row in told["load"]) * told["bin"] == pytest.approx(3) else None
+        served = watch.page.numbers("1m")
+        seen = any(row[4] is not None for row in served["load"])
+        return served if seen and sum(row[1] for row in served["load"]) * served["bin"] == pytest.approx(3) else None
 
-    told = until(whole)
-    assert told
-    moments = [row[0] for row in told["load"]]
-    assert all(round(b - a, 1) == told["bin"] for a, b in pairwise(moments))
-    assert all(row[3] >= row[1] for row in told["load"])
+    served = until(whole)
+    assert served
+    moments = [row[0] for row in served["load"]]
+    assert all(round(b - a, 1) == served["bin"] for a, b in pairwise(moments))
+    assert all(row[3] >= row[1] for row in served["load"])
 
 
 def test_numbers_are_the_same_without_orjson(monkeypatch: pytest.MonkeyPatch) -> None:

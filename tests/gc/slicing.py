@@ -48,15 +48,15 @@ def end(policy: IdleGC) -> None:
     gc.enable()
 
 
-def told_of_collections() -> Iterator[_hot.Slicer]:
+def beside_collections() -> Iterator[_hot.Slicer]:
     """A fixture's: one that is on, with its core's callbacks around those of others."""
-    told = core()
-    found = begin(told)
-    gc.callbacks[:0], found.slicer.on = [told.gc_first], True
-    gc.callbacks.append(told.gc_last)
+    hooked = core()
+    found = begin(hooked)
+    gc.callbacks[:0], found.slicer.on = [hooked.gc_first], True
+    gc.callbacks.append(hooked.gc_last)
     yield found.slicer
-    gc.callbacks.remove(told.gc_first)
-    gc.callbacks.remove(told.gc_last)
+    gc.callbacks.remove(hooked.gc_first)
+    gc.callbacks.remove(hooked.gc_last)
     found.slicer.on = False
     end(found)
 

@@ -377,8 +377,8 @@ class Full:
 
 def test_without_memory_to_remember_it_makes_whole_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another's freeze goes through, closures are followed no more, and it is said."""
-    said: list[str] = []
-    hook = GCHook(core(), "idle", said.append)
+    warnings: list[str] = []
+    hook = GCHook(core(), "idle", warnings.append)
     hook.attach()
     try:
         hook.freeze()
@@ -389,7 +389,7 @@ def test_without_memory_to_remember_it_makes_whole_passes(monkeypatch: pytest.Mo
         assert (hook.idle_gc.mode, hook.idle_gc.slicer.on) == ("full collections", False)
         assert gc.get_freeze_count() > 1000
         monkeypatch.setattr(hook.idle_gc, "slicer", slicer)
-        assert [sentence for sentence in said if "out of memory" in sentence]
+        assert [sentence for sentence in warnings if "out of memory" in sentence]
         gone = weakref.ref(Node())
         kept = [[] for _ in range(3000)]  # type: ignore[var-annotated]
         hook.idle_gc.on_idle()
@@ -451,15 +451,15 @@ class Blind:
 
 def test_a_round_that_finds_nothing_is_not_relied_upon() -> None:
     """Slices that are told where to look work; a whole round does not: whole passes instead, and it is said."""
-    said: list[str] = []
-    hook = GCHook(core(), "idle", said.append)
+    warnings: list[str] = []
+    hook = GCHook(core(), "idle", warnings.append)
     hook.attach()
     try:
         real = hook.idle_gc.slicer
         hook.idle_gc.slicer = Blind(real)  # type: ignore[assignment]
         hook.freeze()
         assert (hook.idle_gc.mode, hook.idle_gc.slicer.on) == ("full collections", False)
-        assert [sentence for sentence in said if "self-test failed" in sentence]
+        assert [sentence for sentence in warnings if "self-test failed" in sentence]
     finally:
         hook.idle_gc.slicer = real
         hook.detach()

@@ -288,8 +288,8 @@ def test_a_wrapper_around_ours_stays_and_is_told() -> None:
     installed(loop, watch)
     ours = loop._selector.select
     loop._selector.select = lambda timeout=None: ours(timeout)
-    (said,) = tailwatch.uninstall()
-    assert "wrapped by other code" in said
+    (sentence,) = tailwatch.uninstall()
+    assert "wrapped by other code" in sentence
     loop.run_until_complete(asyncio.sleep(0.001))
     loop.close()
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tailwatch import _hot
 
-from .slicing import SMALL, alive, begin, end, old, rounds, told_of_collections
+from .slicing import SMALL, alive, begin, beside_collections, end, old, rounds
 
 MANY = 3_000
 
@@ -41,7 +41,7 @@ def slicer() -> Iterator[_hot.Slicer]:
 @pytest.fixture
 def hooked() -> Iterator[_hot.Slicer]:
     """One that is told of collections, as it is where the policy is on."""
-    yield from told_of_collections()
+    yield from beside_collections()
 
 
 def tangle(count: int = MANY) -> list[Node]:

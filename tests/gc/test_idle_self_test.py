@@ -21,8 +21,8 @@ class Host:
     """A process under gc="idle"."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
-        self.hook = GCHook(core(), "idle", self.said.append)
+        self.warnings: list[str] = []
+        self.hook = GCHook(core(), "idle", self.warnings.append)
 
     @property
     def state(self) -> tuple[str, str, bool]:
@@ -73,7 +73,7 @@ def test_a_self_test_that_was_disturbed_is_repeated(host: Host, monkeypatch: pyt
     host.quiet_moment()
     assert host.state == ("slices", "", True)
     assert host.hook.idle_gc.heap()["frozen"] > 1000
-    assert [sentence.split(":")[1] for sentence in host.said] == [" slices are disabled", " slices are enabled"]
+    assert [sentence.split(":")[1] for sentence in host.warnings] == [" slices are disabled", " slices are enabled"]
     assert not host.hook.idle_gc.is_to_be_tested
 
 
@@ -103,7 +103,7 @@ def test_it_is_repeated_at_the_next_quiet_moments(
         host.quiet_moment()
     host.hook.freeze()
     assert host.state == ("slices", "", True)
-    assert (len(made), len(host.said)) == (4, 2)
+    assert (len(made), len(host.warnings)) == (4, 2)
 
 
 def test_it_is_not_repeated_for_ever(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,4 +136,4 @@ def test_what_no_thread_can_have_done_is_believed_at_once(
     monkeypatch.undo()
     host.quiet_moment()
     assert host.state[::2] == ("full collections", False)
-    assert len(host.said) == 1
+    assert len(host.warnings) == 1

@@ -515,12 +515,12 @@ def test_the_interpreter_ends_with_the_policy_on(run_ended: Callable[..., tuple[
     """Exit status 0 and nothing on stderr, whatever runs, and whether the loop was closed or not; except, where the
     machine is slow, that the memory limit was met, or that no idle slot was found before the first request."""
     status, stderr = run_ended(COMMON + SHUTDOWN, how)
-    said = [
+    complaints = [
         line
         for line in stderr.splitlines()
         if "gc_memory_limit='objects=2000' is exceeded" not in line and "no idle slot is found" not in line
     ]
-    assert (status, said) == (0, [])
+    assert (status, complaints) == (0, [])
 
 
 UNINSTALL = """

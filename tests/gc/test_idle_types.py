@@ -24,7 +24,7 @@ import pytest
 
 from tailwatch import _hot
 
-from .slicing import LARGE, SMALL, alive, begin, end, old, rounds, told_of_collections
+from .slicing import LARGE, SMALL, alive, begin, beside_collections, end, old, rounds
 
 SOURCE = Path(__file__).parent.parent / "native" / "oddtypes.c"
 TYPES = ["Fair", "Blind", "Half", "Deaf", "Late", "Restless", "Sticky", "Legacy", "Maybe"]
@@ -62,7 +62,7 @@ def slicer() -> Iterator[_hot.Slicer]:
 @pytest.fixture
 def hooked() -> Iterator[_hot.Slicer]:
     """One that is told of collections, as it is where the policy is on."""
-    yield from told_of_collections()
+    yield from beside_collections()
 
 
 class Node:
@@ -552,16 +552,16 @@ def test_finalizers_raise(slicer: _hot.Slicer) -> None:
         gone = old(nodes)
         nodes.clear()
         del one, other
-        told: list[Any] = []
+        raised: list[Any] = []
         hook, sys.unraisablehook = (
             sys.unraisablehook,
-            lambda each: told.append((type(each.exc_value), str(each.exc_value))),
+            lambda each: raised.append((type(each.exc_value), str(each.exc_value))),
         )
         try:
             free()
         finally:
             sys.unraisablehook = hook
-        return [alive(gone), *told]
+        return [alive(gone), *raised]
 
     by_slices = freed(lambda: rounds(slicer, 2, SMALL))
     assert by_slices == freed(gc.collect) == [0] + [(ValueError, "as it should")] * 50

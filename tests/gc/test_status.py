@@ -258,21 +258,21 @@ def test_a_fork_child_knows_its_policy_and_counts_from_zero(watch: Watch) -> Non
     if child == 0:
         try:
             policy = watch.snapshot().processes[0].policy
-            told = [
+            facts = [
                 policy.kind,
                 policy.mode,
                 sum(policy.slices.values()),
                 sum(policy.collections.values()),
                 policy.freezes,
             ]
-            os.write(write, json.dumps(told).encode())
+            os.write(write, json.dumps(facts).encode())
         finally:
             os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
-        told = json.loads(pipe.read())
+        facts = json.loads(pipe.read())
     os.waitpid(child, 0)
-    assert told == ["idle", "slices", 0, 0, 0]
+    assert facts == ["idle", "slices", 0, 0, 0]
 
 
 def test_a_saved_snapshot_keeps_its_policies(watch: Watch) -> None:

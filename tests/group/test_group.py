@@ -550,11 +550,11 @@ class Unable:
 
 def test_numbers_that_cannot_be_taken_back_are_a_sentence_of_the_report(directory: Path) -> None:
     """Neither uninstall() nor the daemon's wake-up raises."""
-    said: list[str] = []
-    membership = GroupMember(cast("_hot.Core", Unable()), str(directory), said.append)
+    warnings: list[str] = []
+    membership = GroupMember(cast("_hot.Core", Unable()), str(directory), warnings.append)
     membership._look()
     assert ["still shared" in sentence for sentence in membership.leave()] == [True]
-    assert said == []
+    assert warnings == []
 
 
 def test_uninstall_under_a_memory_limit_raises_nothing(directory: Path) -> None:

@@ -48,7 +48,7 @@ class Member(Python):
     def __init__(self, directory: Path, role: str) -> None:
         super().__init__(MEMBER, directory, role, env={**os.environ, "MEMBER": MEMBER})
 
-    def tell(self, word: str) -> None:
+    def order(self, word: str) -> None:
         assert self.ask(word) == (True if word == "become another program" else word)
 
 
@@ -94,7 +94,7 @@ def test_a_living_process_keeps_its_name(directory: Path, start: Callable[[str],
     """The older one dies: the younger stays engine-1, and who comes next is engine-0 and counts on from there."""
     watch = install(directory)
     first, second = start("engine"), start("engine")
-    first.tell("collect"), second.tell("collect"), second.tell("collect")
+    first.order("collect"), second.order("collect"), second.order("collect")
     before = {process.name: process for process in watch.snapshot().processes}
     assert (before["engine-0"].pid, before["engine-1"].pid) == (first.pid, second.pid)
     first.kill()
@@ -104,7 +104,7 @@ def test_a_living_process_keeps_its_name(directory: Path, start: Callable[[str],
     assert dead["engine-0"].paused == before["engine-0"].paused
     assert dead["engine-1"].paused == before["engine-1"].paused
     third = start("engine")
-    third.tell("collect")
+    third.order("collect")
     after = {process.name: process for process in watch.snapshot().processes}
     assert sorted(after) == ["api-0", "engine-0", "engine-1"]
     assert (after["engine-0"].lives, after["engine-0"].pid) == (True, third.pid)
@@ -117,12 +117,12 @@ def test_leaving_keeps_the_totals(directory: Path, start: Callable[[str], Member
     """uninstall() merges; who comes back counts from zero, and nothing counts twice."""
     watch, engine = install(directory), start("engine")
     for _ in range(3):
-        engine.tell("stamp"), engine.tell("collect")
+        engine.order("stamp"), engine.order("collect")
     before = watch.snapshot()
-    engine.tell("leave")
+    engine.order("leave")
     until_merged(watch, directory, [os.getpid()])
     assert counted(watch.snapshot()) == counted(before)
-    engine.tell("come back"), engine.tell("stamp")
+    engine.order("come back"), engine.order("stamp")
     after = watch.snapshot()
     assert (after.opened, after.tokens) == (before.opened + 1, before.tokens + 1)
     assert segments(directory) == sorted([os.getpid(), engine.pid])
@@ -132,9 +132,9 @@ def test_leaving_keeps_the_totals(directory: Path, start: Callable[[str], Member
 def test_what_a_process_was_before_exec_is_merged(directory: Path, start: Callable[[str], Member]) -> None:
     """It keeps its pid: the group counts both programs, and one file stands."""
     watch, engine = install(directory), start("engine")
-    engine.tell("stamp"), engine.tell("collect")
+    engine.order("stamp"), engine.order("collect")
     before = watch.snapshot()
-    engine.tell("become another program")
+    engine.order("become another program")
     until_merged(watch, directory, [os.getpid(), engine.pid])
     assert counted(watch.snapshot()) == counted(before)
     assert watch.snapshot().in_flight == 0
@@ -160,7 +160,7 @@ def test_a_core_that_joins_again_counts_from_zero(directory: Path) -> None:
 def test_readers_write_nothing(directory: Path, start: Callable[[str], Member]) -> None:
     """The doctor, top and whoever looks from outside leave a dead group as it is."""
     engine = start("engine")
-    engine.tell("collect")
+    engine.order("collect")
     engine.kill()
     before = {path.name: path.stat().st_mtime_ns for path in directory.iterdir()}
     for _ in range(2):
@@ -176,7 +176,7 @@ def test_threads_that_merge_at_once_merge_each_file_once(directory: Path, start:
     assert core.join(str(directory), 0) is None
     members = [start("engine") for _ in range(3)]
     for member in members:
-        member.tell("stamp")
+        member.order("stamp")
         member.kill()
     merged: list[int] = []
 

@@ -186,10 +186,10 @@ def test_each_pause_is_charged_to_the_process_that_paused(server: Callable[..., 
             assert {each for each, seconds in rise.items() if seconds > 0} == {where}, (name, rise)
             assert rise[where] <= STREAMS * length * 1.001
 
-    said = watched.doctor()
+    report = watched.doctor()
     assert watched.pauses_named() >= {("engine", "gc2"), ("worker", "gc2")}
-    own = [line for line in said.splitlines() if "coincided with" in line and "of it in" not in line]
-    assert any("generation 2" in line for line in own), said
+    own = [line for line in report.splitlines() if "coincided with" in line and "of it in" not in line]
+    assert any("generation 2" in line for line in own), report
 
 
 def test_a_host_s_multiprocess_mode_of_prometheus_changes_nothing(
@@ -215,7 +215,7 @@ def test_it_ends_as_it_would_without_us(server: Callable[..., Server]) -> None:
     until(lambda: processes_joined(watched))
     pids = [int(path.name.split("-")[0]) for path in watched.directory.glob("*.seg")]
     assert len(pids) == 3
-    said = watched.stop()
-    assert "Traceback" not in said
-    assert all(f"{where}-0" in said.splitlines()[-1] for where in WHERE), said
+    report = watched.stop()
+    assert "Traceback" not in report
+    assert all(f"{where}-0" in report.splitlines()[-1] for where in WHERE), report
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))

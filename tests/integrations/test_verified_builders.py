@@ -179,7 +179,7 @@ def test_a_value_that_no_hole_takes_is_the_functions(number: Any) -> None:
 
 def test_a_listener_that_fails_is_nobodys_error() -> None:
     """on_fallback is ours: the frame is returned whatever it does."""
-    guarded = GuardedBuilder(plain, lambda builder: _answering(builder, "fixed"), on_fallback=lambda *told: 1 / 0)
+    guarded = GuardedBuilder(plain, lambda builder: _answering(builder, "fixed"), on_fallback=lambda *fallback: 1 / 0)
     assert guarded.function("x", 1) == plain("x", 1)
 
 
@@ -235,7 +235,7 @@ def test_a_clock_that_runs_away_is_unsupported(monkeypatch: pytest.MonkeyPatch) 
         shape = builder.shape("clock", (CLOCK, str), lambda values, call: ((values[1],), {}))
         return lambda text: builder.answer(shape, (int(time.time()), text), text)
 
-    guarded = GuardedBuilder(original, make, on_fallback=lambda *told: reported.append(told))
+    guarded = GuardedBuilder(original, make, on_fallback=lambda *fallback: reported.append(fallback))
     assert guarded.function("x").endswith(" x")
     assert reported == [("clock", "unsupported")]
 

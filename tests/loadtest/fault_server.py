@@ -127,8 +127,8 @@ class Answer:
             writer.write(b"\x00\xff what is this\r\n\r\n")
             return False
         if "status" in how:
-            said = self.head if "echo" in how else "ordered so"
-            return _whole(writer, int(how["status"]), json.dumps({"error": {"message": said}}).encode())
+            message = self.head if "echo" in how else "ordered so"
+            return _whole(writer, int(how["status"]), json.dumps({"error": {"message": message}}).encode())
         if "json" in how:
             self._stamp()
             return _whole(writer, 200, b'{"choices":[{"text":"whole"}]}')

@@ -174,7 +174,7 @@ def test_a_file_of_variants(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "says"),
+    ("written", "error"),
     [
         ("a:", "expected 2 to 20 variants"),
         ("a:\nb", "line 2: .*colon"),
@@ -184,9 +184,9 @@ def test_a_file_of_variants(tmp_path: Path) -> None:
         ("a:\nb: x\0y", "line 2: no command takes"),
     ],
 )
-def test_what_is_no_file_of_variants(written: str, says: str) -> None:
+def test_what_is_no_file_of_variants(written: str, error: str) -> None:
     """The error names the line."""
-    with pytest.raises(TailwatchError, match=says):
+    with pytest.raises(TailwatchError, match=error):
         parse(written)
 
 
@@ -200,8 +200,8 @@ def test_any_text_is_variants_or_an_error(written: str) -> None:
 def test_no_file_of_variants(tmp_path: Path) -> None:
     """A missing file, and one that is no text."""
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-    for name, says in (("nothing", "No such file"), ("bytes", "no text")):
-        with pytest.raises(TailwatchError, match=says):
+    for name, error in (("nothing", "No such file"), ("bytes", "no text")):
+        with pytest.raises(TailwatchError, match=error):
             read(tmp_path / name)
 
 
@@ -389,7 +389,7 @@ def test_wrong_calls(command: Callable[..., tuple[int, str, str]], tmp_path: Pat
     """Exit status 2 and a sentence."""
     pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
     both = "a:\nb:\n"
-    for variants, options, says in (
+    for variants, options, error in (
         ("a:\n", (), "expected 2 to 20 variants"),
         (both, ("--port", "80"), "or --port"),
         (both, ("--pairs", "3"), "pairs=3"),
@@ -401,4 +401,4 @@ def test_wrong_calls(command: Callable[..., tuple[int, str, str]], tmp_path: Pat
     ):
         load = options or ("--rate", "5")
         status, _, err = command(*arguments(tmp_path, variants, "--duration", "0.2", *load))
-        assert status == 2 and says in err, (variants, options, err)
+        assert status == 2 and error in err, (variants, options, err)

@@ -133,7 +133,7 @@ def test_a_search_is_read_from_its_file(capsys: pytest.CaptureFixture[str], tmp_
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
         (["capacity"], "expected --knee and --expect"),
         (["capacity", "--expect", "5"], "--knee"),
@@ -148,10 +148,10 @@ def test_a_search_is_read_from_its_file(capsys: pytest.CaptureFixture[str], tmp_
         (["capacity", "--fanout", "5", "--json", "/nowhere/size.json"], "No such file"),
     ],
 )
-def test_wrong_calls(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+def test_wrong_calls(capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
     """Exit status 2 and a sentence."""
     assert main(arguments) == 2
-    assert said in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"knee": 5}', '{"knee": {"rate": 1}}', "[" * 100_000])
@@ -172,8 +172,8 @@ def test_a_search_that_found_none(capsys: pytest.CaptureFixture[str], tmp_path: 
 def test_what_is_no_knee_of_goodput_sizes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """What a replica finishes is refused, with the reason and what to give."""
     assert main(["capacity", "--expect", "5", "--knee", saved(tmp_path, objective="throughput")]) == 2
-    told = capsys.readouterr()
-    assert not told.out and all(part in told.err for part in ("--find throughput", "late requests", "--capacity"))
+    printed = capsys.readouterr()
+    assert not printed.out and all(part in printed.err for part in ("--find throughput", "late requests", "--capacity"))
 
 
 def test_an_unresolved_search_sizes_by_its_lower_bound(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -186,17 +186,17 @@ def test_an_unresolved_search_sizes_by_its_lower_bound(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("ends", "said"),
+    ("ends", "sentence"),
     [
         ((470.0, 481.0), "19 to 20 replicas for 9000/s: the ends of the knee's interval; plan with 20"),
         ((475.0, 476.0), "19 replicas for 9000/s"),
         ((None, 481.0), "at least 19 replicas for 9000/s; the search proved no rate that holds"),
     ],
 )
-def test_the_interval_is_carried_to_the_replicas(ends: tuple[float | None, float], said: str) -> None:
+def test_the_interval_is_carried_to_the_replicas(ends: tuple[float | None, float], sentence: str) -> None:
     """Its lower end asks for the most, its upper end for the fewest."""
     knee = Knee("goodput", 0.99, ends[0], *ends, "fit", True, "", 500.0, ())
-    assert replica_lines(knee, 9000.0)[0].startswith(said)
+    assert replica_lines(knee, 9000.0)[0].startswith(sentence)
 
 
 @pytest.mark.slow  # it searches a knee on a real server

@@ -344,7 +344,7 @@ def test_wrong_calls(command: Command, tmp_path: Path) -> None:
     """One file, no file, no results, no such metric: exit status 2 and a sentence."""
     results.save(tmp_path / "a.json", arm("a").runs)
     (tmp_path / "none.json").write_text("[]")
-    for arguments, says in (
+    for arguments, error in (
         ([tmp_path / "a.json"], "two files"),
         ([tmp_path / "a.json", tmp_path / "nothing.json"], "No such file"),
         ([tmp_path / "a.json", tmp_path / "none.json"], "these are no results"),
@@ -354,4 +354,4 @@ def test_wrong_calls(command: Command, tmp_path: Path) -> None:
         ([tmp_path / "a.json", tmp_path / "a.json", "--json", tmp_path / "no" / "c.json"], "No such file"),
     ):
         code, _, err = command("compare", *arguments)
-        assert code == 2 and says in err, (arguments, err)
+        assert code == 2 and error in err, (arguments, err)

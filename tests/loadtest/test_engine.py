@@ -397,8 +397,8 @@ def test_the_largest_memory_is_this_process_own() -> None:
     """getrusage() of a child begins with what its parent had: here 150 MB."""
     held = bytearray(b"x") * (150 << 20)
     code = "from tailwatch.loadtest.client_health import most_memory; print(most_memory())"
-    told = int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout)
-    assert 5 << 20 < told < 100 << 20 < len(held)
+    resident = int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout)
+    assert 5 << 20 < resident < 100 << 20 < len(held)
 
 
 def test_a_request_that_is_over_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -534,10 +534,10 @@ def test_failures_are_shown_with_what_they_said(fault_server: Start) -> None:
         "x-team: bluely",
     ]
     done = bench(url, *options)
-    said = done.stdout + done.stderr
-    assert "like        5xx: HTTP 503" in done.stdout, said
+    printed = done.stdout + done.stderr
+    assert "like        5xx: HTTP 503" in done.stdout, printed
     assert 1 < done.stdout.count("HTTP 503") <= 3
-    assert not any(secret in said for secret in ("s3cr3t", "hush", "bluely")) and "[hidden]" in done.stdout
+    assert not any(secret in printed for secret in ("s3cr3t", "hush", "bluely")) and "[hidden]" in done.stdout
 
 
 def test_several_runs_are_shown_together(fault_server: Start) -> None:

@@ -234,7 +234,7 @@ def overloaded(ttft: float, tpot: float, failed: float) -> ProbeFunction:
 
 
 @pytest.mark.parametrize(
-    ("shares", "bound", "said"),
+    ("shares", "bound", "sentence"),
     [
         ((0.0, 0.0, 0.6), None, r"neither prefill nor decode .*: 60\.0% "),
         ((0.1, 0.02, 0.4), None, r"neither prefill nor decode .*: 40\.0% "),
@@ -242,12 +242,12 @@ def overloaded(ttft: float, tpot: float, failed: float) -> ProbeFunction:
         ((0.4, 0.1, 0.3), "ttft", r"ttft .*: prefill"),
     ],
 )
-def test_a_failed_request_is_of_no_phase(shares: tuple[float, float, float], bound: str | None, said: str) -> None:
+def test_a_failed_request_is_of_no_phase(shares: tuple[float, float, float], bound: str | None, sentence: str) -> None:
     """Prefill is judged against decode by what was answered too late; where more failed than that, by neither."""
     knee = find(overloaded(*shares), ceiling(120.0, 125.0), limits=Limits(probes=30))
     assert knee.rate is not None and 97 <= knee.rate <= 103
-    assert knee.saturates == bound and re.search(said, str(knee))
-    assert re.search(said.split(":")[0] + " first", sweep.page(knee).lead, re.IGNORECASE)
+    assert knee.saturates == bound and re.search(sentence, str(knee))
+    assert re.search(sentence.split(":")[0] + " first", sweep.page(knee).lead, re.IGNORECASE)
 
 
 # ---- the database ----

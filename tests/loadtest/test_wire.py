@@ -61,7 +61,7 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
     return b""
 
 
-def saying(*parts: bytes, close: bool = False) -> Answer:
+def answering(*parts: bytes, close: bool = False) -> Answer:
     """Answers every request with these bytes."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -190,7 +190,7 @@ def one(run: Run, answer: Answer, **options: Any) -> Exchange:
 
 def test_a_stream_is_told_apart(run: Run) -> None:
     """First byte, first chunk and first content are three things; a role is no token; the end marker is seen."""
-    exchange = one(run, saying(stream(5)))
+    exchange = one(run, answering(stream(5)))
     assert (exchange.ending, exchange.error, exchange.status) == (Ending.FINISHED, "", 200)
     assert (exchange.messages, exchange.tokens, exchange.done, exchange.failed) == (5, 5, True, False)
     assert exchange.content_type == "text/event-stream"
@@ -265,7 +265,7 @@ def test_several_tokens_in_a_message(run: Run) -> None:
     """A message of several token ids is one message; the server's own count is kept beside ours."""
     many = b'data: {"choices":[{"index":0,"text":"abc","token_ids":[1,2,3]}]}\n\n'
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":9}}\n\n'
-    exchange = one(run, saying(SSE + chunk(many + many) + chunk(usage) + chunk(DONE) + LAST))
+    exchange = one(run, answering(SSE + chunk(many + many) + chunk(usage) + chunk(DONE) + LAST))
     assert (exchange.messages, exchange.tokens, exchange.usage_tokens, exchange.output_tokens) == (2, 6, 9, 9)
     assert gaps_of(exchange) == [0]
     assert exchange.tpots_ns == ()
@@ -274,7 +274,7 @@ def test_several_tokens_in_a_message(run: Run) -> None:
 def test_an_error_event_is_seen_and_kept(run: Run) -> None:
     """An error inside a stream of status 200 is a failure, and what it says is there to be read."""
     error = b'data: {"error":{"message":"out of memory","code":500}}\n\n'
-    exchange = one(run, saying(SSE + chunk(error) + LAST))
+    exchange = one(run, answering(SSE + chunk(error) + LAST))
     assert (exchange.ending, exchange.status, exchange.failed) == (Ending.FINISHED, 200, True)
     assert b"out of memory" in exchange.head
 
@@ -284,7 +284,7 @@ def test_a_refusal_is_a_whole_answer(run: Run, status: int) -> None:
     """Other statuses finish, say why, and leave the connection usable."""
     body = b'{"error":"busy"}'
     head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, len(body))
-    exchange = one(run, saying(head + body))
+    exchange = one(run, answering(head + body))
     assert (exchange.ending, exchange.status, exchange.failed) == (Ending.FINISHED, status, True)
     assert exchange.head == body
     assert exchange.first_content_ns == 0
@@ -294,7 +294,7 @@ def test_one_document(run: Run) -> None:
     """An answer that is no stream has an end and usage, and no first content."""
     body = b'{"choices":[{"text":"hello"}],"usage":{"completion_tokens":3}}'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
-    exchange = one(run, saying(head + body), keep=True)
+    exchange = one(run, answering(head + body), keep=True)
     assert (exchange.ending, exchange.output_tokens, exchange.ttft_ns) == (Ending.FINISHED, 3, None)
     assert exchange.first_chunk_ns > 0
     assert exchange.head == body
@@ -303,14 +303,14 @@ def test_one_document(run: Run) -> None:
 def test_compressed_bodies_are_not_read(run: Run) -> None:
     """A body in gzip has an end and no tokens."""
     head = SSE.replace(b"Transfer", b"Content-Encoding: gzip\r\nTransfer")
-    exchange = one(run, saying(head + chunk(TOKEN) + LAST))
+    exchange = one(run, answering(head + chunk(TOKEN) + LAST))
     assert (exchange.ending, exchange.messages) == (Ending.FINISHED, 0)
 
 
 def test_the_connection_ends_the_answer(run: Run) -> None:
     """Without a length the end of the connection is the end of the answer."""
     head = b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-    exchange = one(run, saying(head + TOKEN + TOKEN, close=True))
+    exchange = one(run, answering(head + TOKEN + TOKEN, close=True))
     assert (exchange.ending, exchange.tokens) == (Ending.FINISHED, 2)
 
 
@@ -318,22 +318,22 @@ def test_the_connection_ends_the_answer(run: Run) -> None:
 def test_an_end_marker_that_is_due(run: Run, body: list[bytes]) -> None:
     """HTTP may say that it was all: without the marker the stream was cut off, where its protocol has one."""
     whole = DONE in body[0]
-    due = one(run, saying(SSE, *body), marked=True)
+    due = one(run, answering(SSE, *body), marked=True)
     assert (due.ending, due.done) == (Ending.FINISHED if whole else Ending.TRUNCATED, whole)
     assert due.tokens == 1 and bool(due.error) is not whole
-    assert one(run, saying(SSE, *body)).ending is Ending.FINISHED
+    assert one(run, answering(SSE, *body)).ending is Ending.FINISHED
 
 
 def test_an_interim_answer_is_not_the_answer(run: Run) -> None:
     """100 Continue and 103 are passed over."""
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
-    exchange = one(run, saying(interim, stream(2)))
+    exchange = one(run, answering(interim, stream(2)))
     assert (exchange.ending, exchange.status, exchange.tokens) == (Ending.FINISHED, 200, 2)
 
 
 def test_an_answer_without_a_body(run: Run) -> None:
     """204 ends with its head."""
-    exchange = one(run, saying(b"HTTP/1.1 204 No Content\r\n\r\n"))
+    exchange = one(run, answering(b"HTTP/1.1 204 No Content\r\n\r\n"))
     assert (exchange.ending, exchange.status, exchange.body_bytes) == (Ending.FINISHED, 204, 0)
 
 
@@ -344,7 +344,7 @@ def test_connections_are_used_again(run: Run) -> None:
     """One after the other on one connection; two at once on two."""
 
     async def test() -> None:
-        async with serving(saying(stream(3))) as server, pooled(server.port) as pool:
+        async with serving(answering(stream(3))) as server, pooled(server.port) as pool:
             first = await ask(pool)
             rest = [await ask(pool) for _ in range(5)]
             assert (pool.opened, server.accepted) == (1, 1)
@@ -361,7 +361,7 @@ def test_warm_connections(run: Run) -> None:
     """Connections opened beforehand carry the first requests."""
 
     async def test() -> None:
-        async with serving(saying(stream(1))) as server, pooled(server.port) as pool:
+        async with serving(answering(stream(1))) as server, pooled(server.port) as pool:
             assert await pool.warm(3) == 3
             found = await asyncio.gather(*(ask(pool) for _ in range(3)))
             assert pool.opened == 3
@@ -433,7 +433,7 @@ def test_a_connection_that_is_closed_as_it_opens(monkeypatch: pytest.MonkeyPatch
             return transport, connection
 
         monkeypatch.setattr(loop, "create_connection", closed)
-        async with serving(saying(stream(1))) as server, pooled(server.port) as pool:
+        async with serving(answering(stream(1))) as server, pooled(server.port) as pool:
             exchange: Exchange = await ask(pool)
             return exchange
 
@@ -461,7 +461,7 @@ def test_connections_that_come_too_late(run: Run) -> None:
     """A pool that is closed while it opens connections keeps none."""
 
     async def test() -> None:
-        async with serving(saying(stream(1))) as server:
+        async with serving(answering(stream(1))) as server:
             pool = Pool(Target("127.0.0.1", server.port))
             warming = asyncio.ensure_future(pool.warm(5))
             await asyncio.sleep(0)
@@ -477,7 +477,7 @@ def test_connection_close_is_obeyed(run: Run) -> None:
     closing = stream(1).replace(b"Transfer", b"Connection: close\r\nTransfer")
 
     async def test() -> None:
-        async with serving(saying(closing)) as server, pooled(server.port) as pool:
+        async with serving(answering(closing)) as server, pooled(server.port) as pool:
             assert [(await ask(pool)).ending for _ in range(3)] == [Ending.FINISHED] * 3
             assert (server.accepted, pool.retries) == (3, 0)
 
@@ -488,7 +488,7 @@ def test_bytes_that_nobody_asked_for(run: Run) -> None:
     """A second answer to one request belongs to no request: the first counts, the connection is closed."""
 
     async def test() -> None:
-        async with serving(saying(stream(2) + stream(9))) as server, pooled(server.port) as pool:
+        async with serving(answering(stream(2) + stream(9))) as server, pooled(server.port) as pool:
             first, second = await ask(pool), await ask(pool)
             assert [first.tokens, second.tokens] == [2, 2]
             assert [first.ending, second.ending] == [Ending.FINISHED] * 2
@@ -501,7 +501,7 @@ def test_nothing_is_left_for_the_collector(run: Run) -> None:
     """Closed connections go without a collection: a load client freezes its heap and runs none."""
 
     async def test() -> None:
-        async with serving(saying(stream(2))) as server, pooled(server.port) as pool:
+        async with serving(answering(stream(2))) as server, pooled(server.port) as pool:
             for _ in range(3):
                 await ask(pool)
             await ask(pool, REQUEST.replace(b"{}", b"{{"))
@@ -536,7 +536,7 @@ def test_refused(run: Run) -> None:
 
 def test_a_server_that_dies_in_mid_stream(run: Run) -> None:
     """What came is kept, and the answer is not whole."""
-    exchange = one(run, saying(SSE + chunk(TOKEN) + chunk(TOKEN), close=True))
+    exchange = one(run, answering(SSE + chunk(TOKEN) + chunk(TOKEN), close=True))
     assert (exchange.ending, exchange.tokens, exchange.e2e_ns) == (Ending.TRUNCATED, 2, None)
 
 
@@ -565,12 +565,12 @@ def test_a_reset_in_mid_stream(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "answer_head",
     [b"\x16\x03\x01\x02\x00", b"<html>nothing here</html>\r\n\r\n", b"HTTP/9.9 xx\r\n\r\n", SSE + b"zz\r\n" + TOKEN],
 )
-def test_garbage(run: Run, said: bytes) -> None:
+def test_garbage(run: Run, answer_head: bytes) -> None:
     """What is not HTTP is an outcome."""
-    exchange = one(run, saying(said))
+    exchange = one(run, answering(answer_head))
     assert exchange.ending is Ending.GARBAGE
     assert exchange.error
     assert exchange.end_ns > 0
@@ -578,7 +578,7 @@ def test_garbage(run: Run, said: bytes) -> None:
 
 def test_switching_protocols_is_not_an_answer(run: Run) -> None:
     """Nobody asked for a WebSocket."""
-    exchange = one(run, saying(b"HTTP/1.1 101 Switching\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\nxx"))
+    exchange = one(run, answering(b"HTTP/1.1 101 Switching\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\nxx"))
     assert exchange.ending is Ending.GARBAGE
 
 
@@ -705,7 +705,7 @@ def test_a_name_with_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
             return [(0, 0, 0, "", (address, 0)) for address in ("127.0.0.1", "127.0.0.2")]
 
         def on_the_second(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            tasks.append(asyncio.ensure_future(saying(stream(1))(reader, writer)))
+            tasks.append(asyncio.ensure_future(answering(stream(1))(reader, writer)))
             writers.append(writer)
 
         tasks: list[Any] = []
@@ -750,7 +750,7 @@ def test_tls(run: Run, certificate: Path) -> None:
     context.load_cert_chain(certificate)
 
     async def test() -> None:
-        async with serving(saying(stream(3)), context) as server:
+        async with serving(answering(stream(3)), context) as server:
             for tls in (tls_context(ca_file=str(certificate)), tls_context(insecure=True)):
                 async with pooled(server.port, tls=tls) as pool:
                     exchanges = [await ask(pool), await ask(pool)]

@@ -44,7 +44,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "refusal"),
     [
         ("--closed --rate 5", "--rate"),
         ("--closed --arrivals poisson", "--arrivals"),
@@ -77,13 +77,13 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     ],
 )
 def test_what_does_not_go_together(
-    words: str, says: str, deaf: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    words: str, refusal: str, deaf: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Refused with the name of the one that nothing would look at."""
     trace = tmp_path / "t.csv"
     trace.write_text("timestamp,prompt_tokens,output_tokens\n0,1,1\n1,1,1\n", encoding="utf-8")
     given = [str(trace) if word == "TRACE" else word for word in words.split()]
-    assert says in refused(capsys, "bench", deaf, "--model", "m", *given)
+    assert refusal in refused(capsys, "bench", deaf, "--model", "m", *given)
 
 
 @pytest.mark.parametrize("option", ["--prompt-tokens 5", "--output-tokens 5", "--no-stream", "--prompts FILE"])
@@ -107,8 +107,8 @@ def test_numbers_that_are_none(words: tuple[str, str], deaf: str, capsys: pytest
     """Named by their own option."""
     model = () if words[0] == "--model" else ("--model", "m")
     rate = () if words[0] == "--rate" else ("--rate", "5")
-    said = refused(capsys, "bench", deaf, *model, *rate, *words)
-    assert words[0].removeprefix("--").replace("-", "_") in said.replace("-", "_"), said
+    printed = refused(capsys, "bench", deaf, *model, *rate, *words)
+    assert words[0].removeprefix("--").replace("-", "_") in printed.replace("-", "_"), printed
 
 
 @pytest.mark.parametrize("words", ["--resolution nan", "--resolution 0", "--probe-seconds nan", "--probe-seconds 0",
@@ -189,7 +189,7 @@ def test_an_ablation_knows_it_before_too(option: str, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "refusal"),
     [
         ("--workers 4 --rate 5", "--rate"),
         ("--workers 4 --arrivals poisson", "--arrivals"),
@@ -203,12 +203,12 @@ def test_an_ablation_knows_it_before_too(option: str, capsys: pytest.CaptureFixt
         ("--rate 5 --slo ttft<=nan", "slo"),
     ],
 )
-def test_what_an_ablation_refuses(words: str, says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_an_ablation_refuses(words: str, refusal: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Before a server is started."""
     (tmp_path / "v").write_text("a:\nb:\n", encoding="utf-8")
     command = f"touch '{tmp_path / 'started'}' {{port}}"
     given = ("--server", command, "--variants", str(tmp_path / "v"), "--model", "m")
-    assert says in refused(capsys, "ablate", *given, *words.split())
+    assert refusal in refused(capsys, "ablate", *given, *words.split())
     assert not (tmp_path / "started").exists()
 
 

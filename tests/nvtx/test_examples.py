@@ -40,8 +40,8 @@ def test_the_loop_for_nsight_systems_tells_a_tool(watched) -> None:
 def test_a_profile_after_the_measured_run(tmp_path: Path) -> None:
     """It measures, profiles five requests more, and leaves a manifest."""
     printed = run("torch_profile.py", "out", cwd=tmp_path)
-    told = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
 
     assert "measured before: " in printed
-    assert told["complete"]
-    assert "tailwatch.pftrace" in told["files"]
+    assert manifest["complete"]
+    assert "tailwatch.pftrace" in manifest["files"]

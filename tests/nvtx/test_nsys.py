@@ -97,27 +97,27 @@ def test_idle_times_are_those_that_were_planted(real: Path) -> None:
 def test_it_is_said_in_words(real: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One sentence an idle time, a sum, and 1 as there is something to act on."""
     assert main(["nsys", str(real)]) == 1
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
 
-    assert told.count("GPU 0 had nothing") == 3
-    assert re.search(r"in gc2 for .*\(3 objects collected\); 1 request ", told)
-    assert re.search(r"; no process .* pause; 1 request ", told)
-    assert re.search(r"The GPU .* 1 ms or more 3 times", told)
-    assert "anchors over 2." in told
+    assert printed.count("GPU 0 had nothing") == 3
+    assert re.search(r"in gc2 for .*\(3 objects collected\); 1 request ", printed)
+    assert re.search(r"; no process .* pause; 1 request ", printed)
+    assert re.search(r"The GPU .* 1 ms or more 3 times", printed)
+    assert "anchors over 2." in printed
 
 
 def test_json_has_both_clocks(real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All rows with the report's times and CLOCK_MONOTONIC, and no path."""
     target = tmp_path / "out.json"
     main(["nsys", str(real), "--json", str(target), "--idle", "100"])
-    told = json.loads(target.read_text())
+    printed = json.loads(target.read_text())
 
-    assert told["report"] == "report.sqlite"
-    assert told["idle"] == []
-    assert [len(told[name]) for name in ("pauses", "requests", "steps", "tokens")] == [24, 12, 72, 84]
-    pause = next(p for p in told["pauses"] if p["cause"] == "gc2")
+    assert printed["report"] == "report.sqlite"
+    assert printed["idle"] == []
+    assert [len(printed[name]) for name in ("pauses", "requests", "steps", "tokens")] == [24, 12, 72, 84]
+    pause = next(p for p in printed["pauses"] if p["cause"] == "gc2")
     assert abs(pause["start_monotonic"] - truth_of(real)[0][0]) <= 2000
-    assert "start_monotonic" in told["work"][0]
+    assert "start_monotonic" in printed["work"][0]
 
 
 # ---- made here --------------------------------------------------------------------------------------------------
@@ -251,12 +251,12 @@ def test_without_work_the_pauses_are_listed(made: Made, capsys: pytest.CaptureFi
     """It is said that the report has none, and how to get it; 0, as nothing was found."""
     made.domain().row(59, "gc2", 10 * MS, 30 * MS).row(59, "gc1", 40 * MS, 41 * MS)
     assert main(["nsys", str(made.done())]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
 
-    assert "--trace=cuda,nvtx" in told
-    longest, shortest = told.index("gc2 from 0.010000 s "), told.index("gc1 from 0.040000 s ")
-    assert longest < told.index(" 20 ms", longest) < shortest < told.index(" 1 ms", shortest)
-    assert "No clock anchors" in told
+    assert "--trace=cuda,nvtx" in printed
+    longest, shortest = printed.index("gc2 from 0.010000 s "), printed.index("gc1 from 0.040000 s ")
+    assert longest < printed.index(" 20 ms", longest) < shortest < printed.index(" 1 ms", shortest)
+    assert "No clock anchors" in printed
 
 
 def test_only_the_longest_are_listed_unless_all_are_asked_for(made: Made, capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,8 +170,8 @@ print(watch.nvtx.attached, [note for note in watch.context().notes if "nvtx" in 
 
 def test_asked_for_and_no_tool_there_is_said(alone) -> None:
     """nvtx=True without a tool: a sentence for the doctor that says how to attach one; `auto` says nothing."""
-    told = alone(NOT_THERE)
-    assert told.startswith("False ['nvtx is on") and "no NVTX tool" in told
+    output = alone(NOT_THERE)
+    assert output.startswith("False ['nvtx is on") and "no NVTX tool" in output
     assert alone(NOT_THERE.replace("True", "'auto'")) == "False []\n"
 
 

@@ -273,9 +273,9 @@ def test_pauses_that_were_overwritten_are_counted(
     for _ in range(PAUSE_RING + 10):
         pause(core, 0.00006, generation=0)
     log.drain()
-    told = lines(caplog)
-    assert len(told) == MOST_LINES + 1
-    assert told[-1][1].startswith(f"gc pauses: {PAUSE_RING - MOST_LINES} more, ")
+    logged = lines(caplog)
+    assert len(logged) == MOST_LINES + 1
+    assert logged[-1][1].startswith(f"gc pauses: {PAUSE_RING - MOST_LINES} more, ")
     assert snapshots.take([core.address]).drops["pause_log"] == 10
 
 
@@ -305,9 +305,9 @@ def test_slow_gaps_that_were_overwritten_are_counted(core: _hot.Core, caplog: py
     for number in range(SLOW_RING + 7):
         slow_request(core, 2000, number)
     log.drain()
-    told = lines(caplog)
-    assert len(told) == MOST_LINES + 1
-    level, last = told[-1]
+    logged = lines(caplog)
+    assert len(logged) == MOST_LINES + 1
+    level, last = logged[-1]
     assert level == logging.WARNING
     assert last.startswith(f"slow gaps: {SLOW_RING - MOST_LINES} more, ") and last.endswith("longest 2000.0 ms")
     assert snapshots.take([core.address]).drops["slow_log"] == 7
@@ -356,11 +356,11 @@ def test_many_at_once_are_a_few_lines(
     core: _hot.Core, settled: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The longest few have a line of their own, in their order; only these are put into words."""
-    say, formatted = pause_logs.format_pause, []
+    original, formatted = pause_logs.format_pause, []
 
     def counted(pause: Any, **options: Any) -> str:
         formatted.append(pause.seconds)
-        return say(pause, **options)
+        return original(pause, **options)
 
     pause(core, 0.001)
     (one,), _, _ = snapshots.Records(core.address).pauses(0, before_ns=_hot.now())

@@ -59,15 +59,15 @@ def test_a_stage_leaves_a_timeline_its_numbers_and_a_manifest(installed: Any, tm
     watch = installed()
     with traffic():
         made = tailwatch.profile(tmp_path / "out", requests=20)
-    told = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
 
     assert made.complete and made.requests >= 20
-    assert told["complete"] and told["requests"] == {"requested": 20, "ended": made.requests}
-    assert told["from"]["monotonic_ns"] < told["to"]["monotonic_ns"]
-    assert set(told["files"]) == {"tailwatch.pftrace", "snapshot.json"}
-    assert set(made.files) == {*told["files"], "manifest.json"}
+    assert manifest["complete"] and manifest["requests"] == {"requested": 20, "ended": made.requests}
+    assert manifest["from"]["monotonic_ns"] < manifest["to"]["monotonic_ns"]
+    assert set(manifest["files"]) == {"tailwatch.pftrace", "snapshot.json"}
+    assert set(made.files) == {*manifest["files"], "manifest.json"}
     assert all((made.path / name).stat().st_size > 0 for name in made.files)
-    assert (told["role"], told["notes"], told["torch"]) == ("worker", [], None)
+    assert (manifest["role"], manifest["notes"], manifest["torch"]) == ("worker", [], None)
     assert not watch.core.tracing
 
 
@@ -267,10 +267,10 @@ def test_torch_is_profiled_where_it_is_loaded(torch: Any, installed: Any, tmp_pa
     torch.cuda.is_available = lambda: True
     with traffic():
         found = tailwatch.profile(tmp_path, requests=2)
-    told = json.loads((tmp_path / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
 
     assert (made[0].activities, made[0].calls) == (["cpu", "cuda"], ["start", "stop", "export"])
-    assert told["torch"] == {"version": "9.9", "cuda": True, "all_threads": False}
+    assert manifest["torch"] == {"version": "9.9", "cuda": True, "all_threads": False}
     assert any("only the operators of the thread" in note for note in found.notes)
     assert "torch.json" in found.files
 

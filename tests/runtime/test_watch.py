@@ -821,8 +821,8 @@ def test_a_worker_says_that_it_speaks_for_itself(
     watch = tailwatch.install(app, gc="observe")
     for _ in range(2):
         call(app, "lifespan")
-    said = ["this process alone" in record.getMessage() for record in caplog.records]
-    assert said == ([True] if one_of_several else [])
+    warned = ["this process alone" in record.getMessage() for record in caplog.records]
+    assert warned == ([True] if one_of_several else [])
     assert len(watch.notes) == one_of_several
 
 

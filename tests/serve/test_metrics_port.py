@@ -48,8 +48,8 @@ class Engine(Python):
 
     def state(self) -> tuple[bool, list[str], list[str], int]:
         """Whether it serves the port, its notes, what it logged, and its errors in rendering."""
-        serving, notes, said, errors = self.ask("?")
-        return serving, notes, said, errors
+        serving, notes, warnings, errors = self.ask("?")
+        return serving, notes, warnings, errors
 
 
 @pytest.fixture
@@ -99,9 +99,9 @@ def test_the_first_of_a_group_serves_all_of_it(start: Callable[..., Engine], por
     assert names(text) == {"engine-0", "engine-1", "engine-2"}
     assert [engine.state()[0] for engine in (first, *others)] == [True, False, False]
     for engine in others:
-        _, notes, said, errors = engine.state()
+        _, notes, warnings, errors = engine.state()
         assert [f"TAILWATCH_METRICS_PORT={port}: one process" in note for note in notes] == [True]
-        assert (said, errors) == ([], 0)
+        assert (warnings, errors) == ([], 0)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -121,9 +121,9 @@ def test_another_program_on_the_port_is_said_and_outlived(start: Callable[..., E
     """It is none of the group: each process that tries says so once, and counts it. When it goes, one takes over."""
     with socket.create_server(("127.0.0.1", port)):
         engine = start()
-        serving, _, said, errors = engine.state()
+        serving, _, warnings, errors = engine.state()
         assert not serving and errors >= 1
-        assert ["metrics are not served" in sentence for sentence in said] == [True]
+        assert ["metrics are not served" in sentence for sentence in warnings] == [True]
     assert tokens(until(lambda: scraped(port))) == 1
     assert len(engine.state()[2]) == 1
 

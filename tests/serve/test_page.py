@@ -60,8 +60,8 @@ class Answer:
     @property
     def numbers(self) -> dict[str, Any]:
         """What the data endpoint told."""
-        told: dict[str, Any] = json.loads(self.body)
-        return told
+        page_data: dict[str, Any] = json.loads(self.body)
+        return page_data
 
 
 def get(
@@ -220,8 +220,8 @@ def test_an_apps_own_page_stays(make: Any, install: Any, serve: Any, caplog: pyt
         assert theirs.body == b"theirs" or theirs.headers["location"].endswith("/tailwatch/")
         assert get(server, "/tailwatch/page").body.startswith(b"<!doctype html>")
         assert get(server, "/tailwatch/page/data").numbers["opened"] == 0
-    said = [record.getMessage() for record in caplog.records if "page" in record.getMessage()]
-    (line,) = said
+    logged = [record.getMessage() for record in caplog.records if "page" in record.getMessage()]
+    (line,) = logged
     assert "at /tailwatch: " in line and line.endswith("at /tailwatch/page")
 
 
@@ -413,10 +413,10 @@ def test_one_page_for_the_whole_group(install: Any, serve: Any, tmp_path: Path) 
     server = serve(install(page=True, dir=group))
     with member("engine", TAILWATCH_DIR=group):
         server.http("/v1/completions")
-        told = get(server, "/tailwatch/data?window=all").numbers
-        assert {row["name"] for row in told["processes"]} == {"api-0", "engine-0"}
-        assert told["latency"]["itl"]["count"] == 19 == tailwatch.snapshot().itl.count
-        assert told["models"] == ["engine", "m"]
+        page_data = get(server, "/tailwatch/data?window=all").numbers
+        assert {row["name"] for row in page_data["processes"]} == {"api-0", "engine-0"}
+        assert page_data["latency"]["itl"]["count"] == 19 == tailwatch.snapshot().itl.count
+        assert page_data["models"] == ["engine", "m"]
 
 
 class Port:

@@ -20,8 +20,8 @@ def ask(
     headers: dict[str, str] | None = None, *, token: str = "", peer: str | None = "127.0.0.1", version: str = "1.1"
 ) -> Access:
     """What a request with these headers may see."""
-    told = HERE if headers is None else headers
-    return access(token, peer, version, [(name.encode(), value.encode("latin-1")) for name, value in told.items()])
+    sent = HERE if headers is None else headers
+    return access(token, peer, version, [(name.encode(), value.encode("latin-1")) for name, value in sent.items()])
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1", "::1%lo"])
@@ -144,9 +144,9 @@ def test_no_request_whatever_opens_a_locked_page(
 ) -> None:
     """Any bytes: no exception, and without the token in an Authorization header of its own nothing is granted; without
     a token nobody but who is plainly on this machine."""
-    said = [value for name, value in headers if name == b"authorization"]
+    values = [value for name, value in headers if name == b"authorization"]
     if access(TOKEN, peer, version, headers) is Access.GRANTED:
-        assert len(said) == 1 and said[0].strip()[-len(TOKEN) :] == TOKEN.encode()
+        assert len(values) == 1 and values[0].strip()[-len(TOKEN) :] == TOKEN.encode()
     if access("", peer, version, headers) is Access.GRANTED:
         assert peer is not None and ("127." in peer or peer.startswith("::")) and version != "1.0"
         assert not [name for name, _ in headers if name in (b"x-forwarded-for", b"via", b"forwarded")]

@@ -59,8 +59,8 @@ class Received:
     @cached_property
     def usage(self) -> int:
         """How many tokens the server says it made; 0: it does not say."""
-        said = re.findall(r'"completion_tokens": ?(\d+)', self.body)
-        return int(said[-1]) if said else 0
+        counts = re.findall(r'"completion_tokens": ?(\d+)', self.body)
+        return int(counts[-1]) if counts else 0
 
     @property
     def longest(self) -> int:

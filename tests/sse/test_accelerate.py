@@ -326,8 +326,8 @@ def test_a_serialiser_that_changes_its_mind_is_found_out(
 ) -> None:
     """Within compare_every calls; from then on the class writes that shape, counted, and told once: to on_fallback
     where somebody listens, else to the log."""
-    told: list[tuple[str, str]] = []
-    listener = (lambda *what: told.append(what)) if listens else None
+    reported: list[tuple[str, str]] = []
+    listener = (lambda *what: reported.append(what)) if listens else None
     with sse.accelerate(Fickle, compare_first=first, compare_every=every, on_fallback=listener) as acceleration:
         for _ in range(first + 20):
             assert Fickle(text="a").model_dump_json() == '{"text":"a"}'
@@ -338,7 +338,7 @@ def test_a_serialiser_that_changes_its_mind_is_found_out(
         assert texts[wrong:] == ['{"text":"A"}'] * (every + 50 - wrong)
         assert dict(acceleration.fallbacks) == {("Fickle:text", "differs"): 1}
         assert acceleration.shapes == []
-    assert told == [("Fickle:text", "differs")] * listens
+    assert reported == [("Fickle:text", "differs")] * listens
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * (not listens)
 
 
@@ -641,28 +641,28 @@ def test_listeners_hear_of_every_class(own: bool, caplog: pytest.LogCaptureFixtu
     """Beside the class's own on_fallback; with either nothing is logged here. One that is both hears once."""
     caplog.set_level(logging.DEBUG, logger="tailwatch")
     heard: list[tuple[str, str]] = []
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
 
     def hear(shape: str, reason: str) -> None:
         heard.append((shape, reason))
 
-    def tell(shape: str, reason: str) -> None:
-        told.append((shape, reason))
+    def report(shape: str, reason: str) -> None:
+        reported.append((shape, reason))
 
     for _ in range(2):
         listen(hear)
     try:
-        with sse.accelerate(Anything, on_fallback=tell if own else None):
+        with sse.accelerate(Anything, on_fallback=report if own else None):
             Anything(text="a", value=0.5).model_dump_json()
         with sse.accelerate(Anything, on_fallback=hear):
             Anything(text="a", value=0.5).model_dump_json()
     finally:
         unlisten(hear)
         unlisten(hear)
-    with sse.accelerate(Anything, on_fallback=tell):
+    with sse.accelerate(Anything, on_fallback=report):
         Anything(text="a", value=0.5).model_dump_json()
     assert heard == [("Anything:value", "unsupported")] * 2
-    assert told == [("Anything:value", "unsupported")] * (1 + own)
+    assert reported == [("Anything:value", "unsupported")] * (1 + own)
     assert caplog.records == []
 
 

@@ -107,7 +107,7 @@ def choices(chunks: list[Any], index: int = 0) -> list[Any]:
     return [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
 
 
-def said(chunks: list[Any], field: str = "content", index: int = 0) -> str:
+def text_of(chunks: list[Any], field: str = "content", index: int = 0) -> str:
     """A choice's text."""
     return "".join(getattr(choice.delta, field, None) or "" for choice in choices(chunks, index))
 
@@ -173,7 +173,7 @@ def test_two_choices_arrive(stage: Stage, read_chat: Any, like: str) -> None:
 
     stage.answer = answer
     chunks = read_chat()
-    assert [said(chunks, index=index) for index in (0, 1)] == ["".join(NASTY), "".join(reversed(NASTY))]
+    assert [text_of(chunks, index=index) for index in (0, 1)] == ["".join(NASTY), "".join(reversed(NASTY))]
     assert [choices(chunks, index)[-1].finish_reason for index in (0, 1)] == ["stop", "length"]
     snapshot = counted()
     assert (snapshot.tokens, snapshot.ttft.count) == (2 * tokens(NASTY), 1)
@@ -194,8 +194,8 @@ def test_reasoning_arrives(stage: Stage, read_chat: Any, like: str) -> None:
 
     stage.answer = answer
     chunks = read_chat()
-    assert said(chunks, "reasoning" if like == "vllm" else "reasoning_content") == "".join(NASTY)
-    assert said(chunks) == "so"
+    assert text_of(chunks, "reasoning" if like == "vllm" else "reasoning_content") == "".join(NASTY)
+    assert text_of(chunks) == "so"
     assert counted().tokens == tokens(NASTY) + 1
 
 
@@ -244,7 +244,7 @@ def test_logprobs_arrive(stage: Stage, read_chat: Any) -> None:
 
     stage.answer = answer
     chunks = read_chat()
-    assert said(chunks) == "".join(texts)
+    assert text_of(chunks) == "".join(texts)
     assert [choice.logprobs.to_dict() for choice in choices(chunks)] == [logprobs_of(text) for text in texts]
     assert counted().tokens == len(texts)
 
@@ -259,7 +259,7 @@ def test_usage_on_every_chunk_arrives(stage: Stage, read_chat: Any) -> None:
 
     stage.answer = answer
     chunks = read_chat()
-    assert said(chunks) == "".join(NASTY[:8])
+    assert text_of(chunks) == "".join(NASTY[:8])
     assert [(chunk.usage.prompt_tokens, chunk.usage.completion_tokens) for chunk in chunks] == [
         (9, count) for count in range(1, 9)
     ]
@@ -277,7 +277,7 @@ def test_frames_are_known_and_not_guessed(stage: Stage, read_chat: Any) -> None:
         yield sse.DONE
 
     stage.answer = answer
-    assert said(read_chat()) == "onetwo, three, four"
+    assert text_of(read_chat()) == "onetwo, three, four"
     assert counted().tokens == 11
 
 
@@ -294,7 +294,7 @@ def test_frames_count_however_they_are_sent(stage: Stage, read_chat: Any) -> Non
         yield b"".join(map(stream.content, texts)) + stream.finish("stop") + sse.DONE
 
     stage.answer = answer
-    assert said(read_chat()) == "".join([*texts, "again again ", *texts])
+    assert text_of(read_chat()) == "".join([*texts, "again again ", *texts])
     assert counted().tokens == 2 * len(texts) + 2
 
 
@@ -311,7 +311,7 @@ def test_streams_at_once_are_told_apart(stage: Stage, openai_clients: dict[str, 
 
     async def read(client: Any) -> tuple[str, str]:
         chunks = await _every(await client.chat.completions.create(model=MODEL, messages=[], stream=True))
-        return chunks[0].id, said(chunks)
+        return chunks[0].id, text_of(chunks)
 
     async def read_all() -> list[tuple[str, str]]:
         async with openai_clients["async"]() as client:

@@ -134,12 +134,12 @@ class Browser:
             start_new_session=True,
         )
         try:
-            told, _ = process.communicate(timeout=90)
+            printed, _ = process.communicate(timeout=90)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-        assert self.seen, told.decode(errors="replace")
+        assert self.seen, printed.decode(errors="replace")
         return self.seen
 
 

@@ -215,7 +215,7 @@ print(json.dumps({
     "ours": allocations_inside(*ours),
     "noop": allocations_inside(noop, noop),
     "control": allocations_inside(Allocates(), noop),
-    "told": watch.core.nvtx_attached,
+    "attached": watch.core.nvtx_attached,
 }))
 """
 
@@ -233,7 +233,7 @@ def test_nor_under_an_nvtx_tool(run_script, native: Path) -> None:
     tool = str(native / "nvtx_inject.so")
     counts = json.loads(run_script(COLLECTIONS, preload=True, PYTHONMALLOC="malloc", NVTX_INJECTION64_PATH=tool))
 
-    assert counts["told"]
+    assert counts["attached"]
     assert counts["ours"] == counts["noop"]
     assert counts["control"] > counts["noop"]
 

@@ -50,18 +50,18 @@ class Exchange:
         self.sent.append(message)
         return "handed on"
 
-    def say(self, message: Any) -> None:
+    def put(self, message: Any) -> None:
         """It goes on unchanged, and what the server's send returned comes back."""
         assert self.send.send(message) == "handed on"  # type: ignore[comparison-overlap]
         assert self.sent[-1] is message
 
     def start(self, content_type: bytes = SSE, status: int = 200, **headers: bytes) -> Exchange:
         more = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
-        self.say({"type": "http.response.start", "status": status, "headers": [(b"content-type", content_type), *more]})
+        self.put({"type": "http.response.start", "status": status, "headers": [(b"content-type", content_type), *more]})
         return self
 
     def body(self, body: Any = b"", more: Any = True) -> None:
-        self.say({"type": "http.response.body", "body": body, "more_body": more})
+        self.put({"type": "http.response.body", "body": body, "more_body": more})
 
     @property
     def seen(self) -> snapshots.Snapshot:
@@ -303,12 +303,12 @@ def test_messages_of_the_other_protocol_are_ignored(kind: str) -> None:
     """They go on to the server, which knows what to do with them; nothing is read off them."""
     exchange = Exchange(make_core(), kind)
     if kind == "http":
-        exchange.say({"type": "websocket.accept"})
-        exchange.say({"type": "websocket.send", "text": chunk().decode()})
-        exchange.say({"type": "websocket.close"})
+        exchange.put({"type": "websocket.accept"})
+        exchange.put({"type": "websocket.send", "text": chunk().decode()})
+        exchange.put({"type": "websocket.close"})
     else:
         exchange.start()
-        exchange.say({"type": "http.response.start", "status": 200, "headers": []})
+        exchange.put({"type": "http.response.start", "status": 200, "headers": []})
         exchange.body(chunk(), more=False)
     assert (exchange.seen.tokens, exchange.verdicts) == (0, [])
     assert exchange.seen.in_flight == (kind == "http")
@@ -323,11 +323,11 @@ def test_a_websocket_turned_away_is_a_request() -> None:
     """Closed before it was accepted the client gets a 403; an HTTP answer instead says its status."""
     core = make_core()
     closed = Exchange(core, "websocket")
-    closed.say({"type": "websocket.close", "code": 1000})
+    closed.put({"type": "websocket.close", "code": 1000})
     assert verdicts(core) == ["4xx"]
     busy = Exchange(core, "websocket")
-    busy.say({"type": "websocket.http.response.start", "status": 429, "headers": []})
-    busy.say({"type": "websocket.http.response.body", "body": b""})
+    busy.put({"type": "websocket.http.response.start", "status": 429, "headers": []})
+    busy.put({"type": "websocket.http.response.body", "body": b""})
     for exchange in (closed, busy):
         exchange.send.disconnected()
         exchange.send.finish(None)
@@ -338,8 +338,8 @@ def test_a_websocket_turned_away_is_a_request() -> None:
 def test_a_websocket_closed_after_it_was_accepted_is_none() -> None:
     """The control: who was let in and said nothing asked for nothing."""
     ws = Exchange(make_core(), "websocket")
-    ws.say({"type": "websocket.accept"})
-    ws.say({"type": "websocket.close", "code": 1000})
+    ws.put({"type": "websocket.accept"})
+    ws.put({"type": "websocket.close", "code": 1000})
     ws.send.finish(None)
     assert (ws.core.opened, ws.verdicts) == (0, [])
 
@@ -348,13 +348,13 @@ def test_a_websocket_closed_after_it_was_accepted_is_none() -> None:
 def test_a_turn_ends_at_its_end_marker(marker: str) -> None:
     """What was said is said: the request is over before the client speaks again, good, and none is in flight."""
     ws = Exchange(make_core(), "websocket")
-    ws.say({"type": "websocket.accept"})
+    ws.put({"type": "websocket.accept"})
     for turn in range(1, 3):
         ws.send.turn()
         assert ws.seen.in_flight == 1
         for _ in range(3):
-            ws.say({"type": "websocket.send", "text": chunk().decode()[6:].strip()})
-        ws.say({"type": "websocket.send", "text": marker})
+            ws.put({"type": "websocket.send", "text": chunk().decode()[6:].strip()})
+        ws.put({"type": "websocket.send", "text": marker})
         assert (ws.seen.in_flight, ws.verdicts) == (0, ["good"] * turn)
     ws.send.disconnected()
     ws.send.finish(None)
@@ -367,8 +367,8 @@ def test_each_turn_reads_its_own_model() -> None:
     ws = Exchange(make_core(), "websocket")
     for model in ("a", "b", ""):
         ws.send.turn()
-        said = {"choices": [{"index": 0, "delta": {"content": "x"}}]} | ({"model": model} if model else {})
-        ws.say({"type": "websocket.send", "bytes": json.dumps(said).encode()})
+        event = {"choices": [{"index": 0, "delta": {"content": "x"}}]} | ({"model": model} if model else {})
+        ws.put({"type": "websocket.send", "bytes": json.dumps(event).encode()})
     ws.send.disconnected()
     assert set(ws.seen.labels) == {("a", ROUTE), ("b", ROUTE), ("unknown", ROUTE)}
     for model in ("a", "b", "unknown"):
@@ -471,7 +471,7 @@ def test_stamps_by_hand_on_a_websocket() -> None:
     ws = Exchange(make_core(), "websocket")
     ws.stream.token()
     assert ws.core.in_flight == 1
-    ws.say({"type": "websocket.send", "text": chunk().decode()[6:]})  # theirs count, ours no more
+    ws.put({"type": "websocket.send", "text": chunk().decode()[6:]})  # theirs count, ours no more
     ws.send.turn()
     assert (ws.verdicts, ws.seen.tokens) == (["good"], 1)
     ws.stream.token()
@@ -530,7 +530,7 @@ def test_a_key_that_empties_its_message(kind: str, key: str) -> None:
         message: dict[Any, Any] = {Dropping(): None}
         message |= {**contents()[number], "type": "".join([*name])}  # nobody else holds what it holds
         armed = True
-        exchange.say(message)
+        exchange.put(message)
         dropped.append(not message)
     exchange.send.finish(None)
     assert exchange.core.in_flight == 0
@@ -547,7 +547,7 @@ def test_a_truth_that_empties_its_message() -> None:
 
     http = Exchange(make_core()).start()
     message: dict[str, Any] = {"type": "http.response.body", "body": chunk() * 2, "more_body": Truth()}
-    http.say(message)
+    http.put(message)
     http.body(chunk(), more=False)
     assert http.verdicts == ["good"]
 
@@ -576,7 +576,7 @@ def test_a_websocket_text_that_cannot_be_encoded() -> None:
     """A lone surrogate: the server will say so."""
     ws = Exchange(make_core(), "websocket")
     ws.send.turn()
-    ws.say({"type": "websocket.send", "text": "\ud800"})
+    ws.put({"type": "websocket.send", "text": "\ud800"})
     assert ws.seen.in_flight == 1
 
 

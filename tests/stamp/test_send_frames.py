@@ -32,7 +32,7 @@ class Exchange:
         headers = [(b"content-type", content_type)]
         self.send.send({"type": "http.response.start", "status": 200, "headers": headers})
 
-    def say(self, *frames: bytes) -> Exchange:
+    def put(self, *frames: bytes) -> Exchange:
         for frame in frames:
             self.send.send({"type": "http.response.body", "body": frame, "more_body": True})
         return self
@@ -56,8 +56,8 @@ def copied(frame: bytes) -> bytes:
 def test_a_known_frame_is_not_scanned() -> None:
     """What note() said counts, whatever the bytes are; a copy of them is looked at."""
     frame = b"data: nonsense that is a token\n\n"
-    known = Exchange().say(_hot.note(frame, 5, 0, 0, False, False)).end()
-    scanned = Exchange().say(copied(frame)).end()
+    known = Exchange().put(_hot.note(frame, 5, 0, 0, False, False)).end()
+    scanned = Exchange().put(copied(frame)).end()
     assert (known.tokens, scanned.tokens) == (5, 1)
 
 
@@ -78,8 +78,8 @@ def test_frames_count_as_their_copies_do() -> None:
 
     known = Exchange()
     for frame in frames():  # one by one: the table holds few
-        known.say(frame)
-    scanned = Exchange().say(*map(copied, frames()))
+        known.put(frame)
+    scanned = Exchange().put(*map(copied, frames()))
     assert counted(known.end()) == counted(scanned.end())
     assert known.end().tokens == 9
     assert known.end().labels == [("m", "/r")]
@@ -90,20 +90,20 @@ def test_each_frame_counts_for_its_choice() -> None:
     other = template(HEAD.replace(b":1,", b":0,"))
     exchange = Exchange()
     for text in ("a", "b", "c"):
-        exchange.say(template().splice(text), other.splice(text))
+        exchange.put(template().splice(text), other.splice(text))
     assert exchange.end().tpot.count == 2
 
 
 def test_an_event_that_is_open_takes_what_follows() -> None:
     """A frame behind half an event belongs to that event: it is scanned with it."""
     frame = _hot.note(b'"role":"assistant"}}]}\n\n', 7, 0, 0, False, False)
-    seen = Exchange().say(b'data: {"choices":[{"delta":{', frame).end()
+    seen = Exchange().put(b'data: {"choices":[{"delta":{', frame).end()
     assert seen.tokens == 0
 
 
 def test_other_framings_are_scanned() -> None:
     """A frame that is sent as lines of JSON is read as such."""
-    seen = Exchange(LINES).say(_hot.note(b'{"response":"a"}\n{"response":"b"}\n', 7, 0, 0, False, False)).end()
+    seen = Exchange(LINES).put(_hot.note(b'{"response":"a"}\n{"response":"b"}\n', 7, 0, 0, False, False)).end()
     assert seen.tokens == 2
 
 
@@ -111,7 +111,7 @@ def test_a_text_of_several_tokens_keeps_the_model_of_its_frame() -> None:
     """note() changes the count; what the template knows else stays."""
     exchange = Exchange()
     for n in (2, 3):
-        exchange.say(_hot.note(template().splice("two or three"), n, 1, 0, False, False))
+        exchange.put(_hot.note(template().splice("two or three"), n, 1, 0, False, False))
     seen = exchange.end()
     assert (seen.tokens, seen.labels) == (5, [("m", "/r")])
 
@@ -121,13 +121,13 @@ def test_many_told_before_the_first_is_sent() -> None:
     content = template()
     texts = [f"text {i}" for i in range(200)] + ["x" * 20_000]
     frames = [_hot.note(content.splice(text), 3, 1, 0, False, False) for text in texts]
-    assert Exchange().say(*frames).end().tokens == 3 * len(texts)
+    assert Exchange().put(*frames).end().tokens == 3 * len(texts)
 
 
 def test_a_frame_without_a_known_model_is_read_for_it() -> None:
     """What note() tells of a frame that no template made: its model still comes from its bytes."""
     frame = copied(template().splice("two tokens"))
-    seen = Exchange().say(_hot.note(frame, 2, 1, 0, False, False)).end()
+    seen = Exchange().put(_hot.note(frame, 2, 1, 0, False, False)).end()
     assert (seen.tokens, seen.labels) == (2, [("m", "/r")])
 
 
@@ -148,7 +148,7 @@ def test_a_hole_that_decides_what_the_frame_is(text: str) -> None:
     frame = b'data: {"model":"","choices":[{"delta":{"content":"hi"}}]}\n\n'
     made = _hot.Template(frame, ((len(b'data: {"model":"'), False),))
     assert not made.known
-    assert Exchange().say(made.splice(text)).end().labels == [(text, "/r")]
+    assert Exchange().put(made.splice(text)).end().labels == [(text, "/r")]
 
 
 def test_a_subclass_may_have_its_own_content() -> None:
@@ -185,20 +185,20 @@ def test_any_number_made_before_the_first_is_sent(n: int) -> None:
     """Those that found no place in the table are scanned; none is lost."""
     content = template()
     frames = [content.splice(f"text {i}") for i in range(n)]
-    assert Exchange().say(*frames).end().tokens == n
+    assert Exchange().put(*frames).end().tokens == n
 
 
 def test_a_frame_sent_twice_counts_twice() -> None:
     """The second time it is scanned."""
     frame = template().splice("a")
-    assert Exchange().say(frame, frame).end().tokens == 2
+    assert Exchange().put(frame, frame).end().tokens == 2
 
 
 def test_a_frame_that_was_sent_is_let_go() -> None:
     """The table holds a frame until it is sent, and no longer."""
     frame = template().splice("some text")
     held = sys.getrefcount(frame)
-    Exchange().say(frame).end()
+    Exchange().put(frame).end()
     assert sys.getrefcount(frame) == held - 1
 
 
@@ -213,5 +213,5 @@ def test_long_frames_are_not_held() -> None:
 def test_the_makers_facts_outlive_it() -> None:
     """The template may be gone when its frame is sent."""
     frames = [template(HEAD.replace(b'"m"', b'"model %d"' % i)).splice("a") for i in range(8)]
-    exchange = Exchange().say(*frames)
+    exchange = Exchange().put(*frames)
     assert exchange.end().labels == [("model 0", "/r")]

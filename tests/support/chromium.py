@@ -80,12 +80,12 @@ class Browser:
         message = {"id": number, "method": method, "params": parameters, **({"sessionId": session} if session else {})}
         self._connection.send(json.dumps(message))
         while True:
-            told = json.loads(self._connection.recv(timeout=DEADLINE_SECONDS))
-            if told.get("id") == number:
-                assert "error" not in told, (method, told)
-                result: dict[str, Any] = told["result"]
+            reply = json.loads(self._connection.recv(timeout=DEADLINE_SECONDS))
+            if reply.get("id") == number:
+                assert "error" not in reply, (method, reply)
+                result: dict[str, Any] = reply["result"]
                 return result
-            self.events.append(told)
+            self.events.append(reply)
 
     def open(self, url: str, *, width: int = 1200, height: int = 900, dark: bool = False, speed: float = 1) -> Tab:
         """A page in a profile of its own, of this size, on a system of these colours; its timers so much faster."""
@@ -121,9 +121,9 @@ class Tab:
 
     def ask(self, expression: str) -> Any:
         """The value of an expression in the page."""
-        told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        reply = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in reply, reply
+        return reply["result"].get("value")
 
     def until(self, expression: str) -> Any:
         """The value of an expression, once it is true; what it throws while the page is being made is not yet true."""
@@ -159,8 +159,8 @@ class Tab:
 
     def picture(self) -> bytes:
         """All of the page, PNG."""
-        told = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        return base64.b64decode(told["data"])
+        reply = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        return base64.b64decode(reply["data"])
 
     def happened(self, method: str) -> list[dict[str, Any]]:
         """The parameters of all events of a kind so far."""
@@ -171,10 +171,10 @@ class Tab:
     def complaints(self) -> list[str]:
         """Errors and warnings of the console, exceptions, and what a policy has refused."""
         consoles = self.happened("Runtime.consoleAPICalled")
-        told = [str(one["args"]) for one in consoles if one["type"] in ("error", "warning", "assert")]
-        told += [str(one["exceptionDetails"]) for one in self.happened("Runtime.exceptionThrown")]
+        reply = [str(one["args"]) for one in consoles if one["type"] in ("error", "warning", "assert")]
+        reply += [str(one["exceptionDetails"]) for one in self.happened("Runtime.exceptionThrown")]
         entries = (one["entry"] for one in self.happened("Log.entryAdded"))
-        return told + [entry["text"] for entry in entries if entry["level"] in ("error", "warning")]
+        return reply + [entry["text"] for entry in entries if entry["level"] in ("error", "warning")]
 
     def requests(self) -> list[dict[str, Any]]:
         """What was asked of anybody."""

@@ -52,8 +52,8 @@ class Observation:
         self.core = _hot.Core("api", 8, SLO, 0, self.routes.route_of, middleware.timed_send)
         self.calls: list[str] = []
         self.errors: list[BaseException] = []
-        told: dict[str, Any] = {name: self._teller(name) for name in ("on_request", "on_startup", "on_idle")}
-        self.hook = middleware.Hook(core=self.core, routes=self.routes, on_error=self._failed, **(told | options))
+        hooks: dict[str, Any] = {name: self._teller(name) for name in ("on_request", "on_startup", "on_idle")}
+        self.hook = middleware.Hook(core=self.core, routes=self.routes, on_error=self._failed, **(hooks | options))
 
     def attach(self, app: Any, **options: Any) -> middleware.Attached:
         """The app, observed."""

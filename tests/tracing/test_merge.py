@@ -134,20 +134,26 @@ def ours(*ahead_ns: int) -> Made:
 def placed(tmp_path: Path, load: Load, file: Made, trace: str) -> tuple[dict[str, int], merge.Merged]:
     """Where the slices of the other trace lie: ns after START."""
     out = tmp_path / "both.pftrace"
-    (told,) = perfetto.write(out, [file.write(tmp_path)], merge=[trace]).merged
+    (row,) = perfetto.write(out, [file.write(tmp_path)], merge=[trace]).merged
     answers = load(out)
     found = answers.rows("select name, ts from slice where name like 'op %'")
-    return {name: ts - START for name, ts in found}, told
+    return {name: ts - START for name, ts in found}, row
 
 
 def test_a_clock_that_drifts(tmp_path: Path, load: Load) -> None:
     """The wall clock gains 100 us each second: every time lies where the line between two snapshots puts it."""
     file = ours(*(made.WALL + i * 100_000 for i in range(5)))
     wall = [START + made.WALL + round(second * (10**9 + 100_000)) for second in (0.5, 1.25, 3.9)]
-    found, told = placed(tmp_path, load, file, kineto(tmp_path / "torch.json", *wall))
+    found, row = placed(tmp_path, load, file, kineto(tmp_path / "torch.json", *wall))
     for name, second in zip(("op 0", "op 1", "op 2"), (0.5, 1.25, 3.9), strict=True):
         assert abs(found[name] - second * 10**9) <= 2  # what a float of us resolves
-    assert (told.events, told.skipped, told.outside, told.ambiguous, told.across) == (5, 0, 0, False, False)
+    assert (row.events, row.skipped, row.outside, row.ambiguous, row.across) == (
+        5,
+        0,
+        0,
+        False,
+        False,
+    )
 
 
 def test_a_clock_that_was_set_forward(tmp_path: Path, load: Load) -> None:
@@ -155,10 +161,10 @@ def test_a_clock_that_was_set_forward(tmp_path: Path, load: Load) -> None:
     hour = 3600 * 10**9
     file = ours(*(made.WALL + (hour if i >= 3 else 0) for i in range(6)))
     wall = [START + made.WALL + 10**9, START + made.WALL + hour + 4 * 10**9]
-    found, told = placed(tmp_path, load, file, kineto(tmp_path / "torch.json", *wall))
+    found, row = placed(tmp_path, load, file, kineto(tmp_path / "torch.json", *wall))
     assert abs(found["op 0"] - 10**9) <= 2
     assert abs(found["op 1"] - 4 * 10**9) <= 2
-    assert told.across
+    assert row.across
 
 
 def test_a_clock_that_was_set_back(tmp_path: Path, load: Load) -> None:
@@ -167,23 +173,23 @@ def test_a_clock_that_was_set_back(tmp_path: Path, load: Load) -> None:
     back = 3 * 10**9
     file = ours(*(made.WALL - (back if i >= 6 else 0) for i in range(12)))
     early = kineto(tmp_path / "early.json", START + made.WALL + 10**9, START + made.WALL + 4 * 10**9)
-    found, told = placed(tmp_path, load, file, early)
+    found, row = placed(tmp_path, load, file, early)
     assert abs(found["op 0"] - 10**9) <= 2
     assert abs(found["op 1"] - 4 * 10**9) <= 2
-    assert not told.ambiguous
+    assert not row.ambiguous
     either = kineto(tmp_path / "either.json", START + made.WALL + 4 * 10**9, START + made.WALL + 4 * 10**9 + 5 * MS)
-    found, told = placed(tmp_path, load, file, either)
+    found, row = placed(tmp_path, load, file, either)
     assert abs(found["op 0"] - 7 * 10**9) <= 2
-    assert told.ambiguous
-    assert "either time" in str(told)
+    assert row.ambiguous
+    assert "either time" in str(row)
 
 
 def test_before_our_trace(tmp_path: Path, load: Load) -> None:
     """What lies far outside our snapshots is placed, and said to be."""
     wall = [START + made.WALL - 60 * 10**9, START + made.WALL + MS]
-    found, told = placed(tmp_path, load, ours(made.WALL, made.WALL), kineto(tmp_path / "torch.json", *wall))
+    found, row = placed(tmp_path, load, ours(made.WALL, made.WALL), kineto(tmp_path / "torch.json", *wall))
     assert abs(found["op 0"] + 60 * 10**9) <= 2
-    assert told.outside > 0
+    assert row.outside > 0
 
 
 def test_rows_and_arrows(tmp_path: Path, load: Load) -> None:

@@ -211,8 +211,8 @@ def test_losses_are_told(tmp_path: Path, load: Load) -> None:
     nests(answers)
     held, all_of_them = 255, 59 * 22
     assert (written.events, written.lost) == (held, all_of_them - held)
-    told = "select int_value from slice join args using (arg_set_id) where name = 'events lost' and key = 'debug.count'"
-    assert answers.one(told) == all_of_them - held
+    lost = "select int_value from slice join args using (arg_set_id) where name = 'events lost' and key = 'debug.count'"
+    assert answers.one(lost) == all_of_them - held
     beginless = "select count(*) from slice join args using (arg_set_id) where key = 'debug.beginning lost'"
     assert answers.one(beginless) == written.beginless == 1
     assert str(written.lost) in str(written)

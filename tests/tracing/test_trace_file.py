@@ -403,11 +403,11 @@ def test_a_fork_child_has_a_file_of_its_own(directory: Path, install: Callable[.
         finally:
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
-    name, kinds, said = json.loads(os.read(reads, 4096))
+    name, kinds, printed = json.loads(os.read(reads, 4096))
     os.close(reads)
     os.close(writes)
     assert kinds == [THREAD, OPEN, FIRST, TOKEN, CLOSE]
-    assert (said, name.startswith(f"{pid}-")) == (pid, True)
+    assert (printed, name.startswith(f"{pid}-")) == (pid, True)
     assert not (directory / name).exists()
     assert len(read_trace(parents).of(TOKEN, FIRST)) == 1
     stream.token()
@@ -565,15 +565,15 @@ def test_half_of_it_again_and_again(tmp_path: Path, room: int, had: int) -> None
     class GroupMember:
         joined, alone, directory = True, False, str(tmp_path)
 
-    said: list[str] = []
+    printed: list[str] = []
     core = Refusing(room)
-    tracing = Tracing(core, GroupMember(), Config.read({"trace_events": 1000}, {}), said.append)  # type: ignore[arg-type]
+    tracing = Tracing(core, GroupMember(), Config.read({"trace_events": 1000}, {}), printed.append)  # type: ignore[arg-type]
     tracing.start()
     assert (tracing.events, tracing.bytes) == (had, ring_files.bytes_of(had, 32))
     if had == 1000:
-        assert said == [] and core.asked == [1000]
+        assert printed == [] and core.asked == [1000]
         return
-    (line,) = said
+    (line,) = printed
     assert line.startswith("trace_events=1000: " + ("there is room for 500 events" if had else "nothing is recorded"))
     assert f" {tmp_path}: " in line and "0.3 MiB" in line and "no room" in line
     assert str(tracing).startswith("trace: 500 events" if had else "trace: no room for any of 1000 events")
@@ -831,9 +831,9 @@ def test_the_command_says_what_it_wrote(
         stream.token()
     out = tmp_path / "x.json"
     assert main(["trace", "--dir", str(directory), "-o", str(out), "--format", "json"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"{out}: 2047 events (") and "2047 tokens of 1 requests" in said
-    assert f"engine-0 (pid {os.getpid()}): 2047 events; 955 older" in said
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{out}: 2047 events (") and "2047 tokens of 1 requests" in printed
+    assert f"engine-0 (pid {os.getpid()}): 2047 events; 955 older" in printed
     assert json.loads(out.read_text())["traceEvents"]
     assert main(["trace", "--dir", str(directory), "-o", str(tmp_path / "nowhere" / "x")]) == 2
     assert "No such file" in capsys.readouterr().err
@@ -882,9 +882,9 @@ def test_a_run_that_was_killed_leaves_its_trace(
     directory = Path(done.stderr.split("tailwatch trace --dir ")[1].split()[0])
     try:
         assert main(["trace", "--dir", str(directory), "-o", str(tmp_path / "t.pftrace")]) == 0
-        said = capsys.readouterr().out
-        assert "1 tokens of 1 requests" in said
-        assert ", exited): 4 events" in said
+        printed = capsys.readouterr().out
+        assert "1 tokens of 1 requests" in printed
+        assert ", exited): 4 events" in printed
     finally:
         for entry in directory.iterdir():
             entry.unlink()

@@ -196,7 +196,7 @@ static PyObject *stream_fail(PyObject *self, PyObject *args, PyObject *kwargs) {
 static PyObject *stream_timeout(PyObject *self, PyObject *args, PyObject *kwargs) { return end_stream(self, args, kwargs, TW_END_TIMEOUT); }
 static PyObject *stream_abort(PyObject *self, PyObject *args, PyObject *kwargs) { return end_stream(self, args, kwargs, TW_END_ABORT); }
 
-/* end(error, /): ends it as of the exception, None for a clean end. */
+/* end(error, /): ends it by the exception, None for a clean end. */
 static PyObject *stream_end(PyObject *self, PyObject *error) {
     if (stream_counts((StreamObject *)self)) stream_shut((StreamObject *)self, tw_now_ns(), end_of_exception(error));
     Py_RETURN_NONE;
@@ -433,7 +433,7 @@ static PyMethodDef methods[] = {
     {"fail", FASTCALL(stream_fail), METH_VARARGS | METH_KEYWORDS, "fail(*, at=None)\n--\n\nEnd it as an error."},
     {"timeout", FASTCALL(stream_timeout), METH_VARARGS | METH_KEYWORDS, "timeout(*, at=None)\n--\n\nEnd it as timed out."},
     {"abort", FASTCALL(stream_abort), METH_VARARGS | METH_KEYWORDS, "abort(*, at=None)\n--\n\nEnd it because the client went away."},
-    {"end", stream_end, METH_O, "end(error, /)\n--\n\nEnd it as of an exception (or its class); None is a clean end."},
+    {"end", stream_end, METH_O, "end(error, /)\n--\n\nEnd it by an exception (or its class); None is a clean end."},
     {"status", stream_status, METH_O, "status(code, /)\n--\n\nHTTP status, as far as it decides the verdict."},
     {"label", stream_label, METH_VARARGS, "label(model, route, /)\n--\n\nPut it under other labels; what was recorded stays where it is."},
     {"bind", FASTCALL(stream_bind), METH_VARARGS | METH_KEYWORDS,

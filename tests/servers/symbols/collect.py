@@ -185,8 +185,8 @@ def minor(version: str) -> tuple[int, ...]:
 
 def versions(server: str, first: str) -> list[list[str]]:
     """The releases of each minor version, oldest first; of one, the newest first."""
-    told = pip("index", "versions", server).stdout
-    every = re.findall(r"\d+(?:\.\d+)+(?![\w.])", told.partition("Available versions:")[2].partition("\n")[0])
+    printed = pip("index", "versions", server).stdout
+    every = re.findall(r"\d+(?:\.\d+)+(?![\w.])", printed.partition("Available versions:")[2].partition("\n")[0])
     wanted = sorted((version for version in every if key(version) >= key(first)), key=key)
     return [sorted(group, key=key, reverse=True) for _, group in groupby(wanted, key=minor)]
 
