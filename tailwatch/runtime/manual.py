@@ -17,14 +17,18 @@ class StreamContext:
 
     Args:
         stream: which one.
-        ended: called with it afterwards; None: by nobody.
+        ended: called with it and the model afterwards; None: by nobody.
+        model: that the request was made to; "": not named.
     """
 
-    __slots__ = ("_ended", "_stream")
+    __slots__ = ("_ended", "_model", "_stream")
 
-    def __init__(self, stream: _hot.Stream, ended: Callable[[_hot.Stream], object] | None = None) -> None:
+    def __init__(
+        self, stream: _hot.Stream, ended: Callable[[_hot.Stream, str], object] | None = None, model: str = ""
+    ) -> None:
         self._stream = stream
         self._ended = ended
+        self._model = model
 
     def __enter__(self) -> _hot.Stream:
         return self._stream
@@ -32,7 +36,7 @@ class StreamContext:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._stream.end(error)
         if self._ended is not None:
-            self._ended(self._stream)
+            self._ended(self._stream, self._model)
 
     async def __aenter__(self) -> _hot.Stream:
         return self._stream

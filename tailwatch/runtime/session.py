@@ -194,7 +194,7 @@ class Watch:
         stream = self.core.stream(model, route, arrival, request_id, trace_id)
         if engine is not None:
             stream.bind(engine)
-        return StreamContext(stream, self.ended)
+        return StreamContext(stream, self.ended, "" if model == "unknown" else model)
 
     def step(self, name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:
         """One iteration of an engine in this process, around which its loop has a ``with``. See tailwatch.step()."""
@@ -530,11 +530,11 @@ class Watch:
         except Exception:
             self.core.count_error(where)
 
-    def ended(self, stream: _hot.Stream) -> None:
-        """A stream by hand ended."""
+    def ended(self, stream: _hot.Stream, model: str) -> None:
+        """A stream by hand ended; model: that code has named."""
         otel = self.otel
         if otel is not None:
-            self._guarded(lambda: otel.spans.ended(stream, None))
+            self._guarded(lambda: otel.spans.ended(stream, None, model))
         if self.core.in_flight == 0:
             self.coordinator.on_idle()
 

@@ -299,8 +299,31 @@ def test_streams_by_hand_have_spans(kept: InMemorySpanExporter, installed: Any) 
             stream.token(4)
     with tailwatch.stream(model="m-1", route="/v1/chat/completions") as stream:
         stream.token(4)
-    assert one(kept, SpanKind.INTERNAL).attributes["tailwatch.reason"] == "good"
-    check_told(one(kept))
+    with tailwatch.stream() as stream:
+        stream.token()
+    mine = one(kept, SpanKind.INTERNAL)
+    assert mine.attributes["tailwatch.reason"] == "good"
+    found = until(lambda: [span for span in kept.get_finished_spans() if span.kind is SpanKind.SERVER][1:], "two spans")
+    named = kept.get_finished_spans()[1]
+    check_told(named)
+    assert mine.attributes["gen_ai.request.model"] == named.attributes["gen_ai.request.model"] == "m-1"
+    assert "gen_ai.request.model" not in found[0].attributes
+
+
+def test_the_models_name_that_a_gateway_read_is_the_requests(kept: InMemorySpanExporter, installed: Any) -> None:
+    """From its header, cut to 200 characters, not over what the app's own span has. Bodies are not read: without it the
+    attribute is absent."""
+    provide(kept)
+    app = make_app()
+    installed(app)
+    ask(app, x_gateway_model_name="base-model")
+    assert one(kept).attributes["gen_ai.request.model"] == "base-model"
+    kept.clear()
+    ask(app)
+    assert "gen_ai.request.model" not in one(kept).attributes
+    kept.clear()
+    ask(app, x_gateway_model_name="x" * 999)
+    assert one(kept).attributes["gen_ai.request.model"] == "x" * 200
 
 
 def test_the_queue_is_bounded(installed: Any, monkeypatch: pytest.MonkeyPatch, kept: InMemorySpanExporter) -> None:

@@ -12,11 +12,12 @@ MeterProvider, or several: through those. Each has a thread, and its own tempora
 What it is called. Metric names are in csrc/export/metrics.c. gen_ai.operation.name is read off the route
 (csrc/include/tailwatch/export/otlp.h). gen_ai.provider.name is that of OTEL_RESOURCE_ATTRIBUTES or of the app's
 Resource, else the name of the serving engine that this process has imported (vllm, sglang, ...), else "self_hosted".
-gen_ai.response.model is the model name in the answers; the request's is not read. Histograms are exponential; explicit
-with the conventions' bounds where OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION is
-explicit_bucket_histogram. One process of a group exports for all, under one service.instance.id; spans are each
-process's own. Switch it on in every process that
-serves: one without it keeps no success-only histograms, and the GenAI TTFT and TPOT that another exports leave it out.
+gen_ai.response.model is the model name in the answers. gen_ai.request.model, in spans only, is the one given to
+tailwatch.stream() or in a gateway's header; bodies of requests are not read. Histograms are exponential; explicit with
+the conventions' bounds where OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION is explicit_bucket_histogram.
+One process of a group exports for all, under one service.instance.id; spans are each process's own. Switch it on in
+every process that serves: one without it keeps no success-only histograms, and the GenAI TTFT and TPOT that another
+exports leave it out.
 """
 
 from __future__ import annotations

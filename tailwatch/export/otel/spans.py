@@ -37,6 +37,9 @@ _FAILED = {
 }
 _SERVER_FAULTS = frozenset({"error", "5xx", "timeout"})
 _WAKE_SECONDS = 0.25
+_ASKED_MODEL = b"x-gateway-model-name"
+"""From gateways that route by the model in a request's body: the Gateway API's inference extension sets it."""
+_LONGEST_MODEL = 200
 
 
 class Story(NamedTuple):
@@ -65,12 +68,14 @@ class Story(NamedTuple):
 @dataclass(slots=True)
 class Waiting:
     """A request whose span is to be made. carrier: the headers that tell of its trace. parent: an ended span's
-    context. server: of the ASGI scope: address and port; (path, None) of a Unix socket; None: not known."""
+    context. server: of the ASGI scope: address and port; (path, None) of a Unix socket; None: not known.
+    asked_model: the one that the request was made to; "": not known."""
 
     story: Story
     carrier: dict[str, str]
     parent: Any = None
     server: Any = None
+    asked_model: str = ""
 
 
 class Spans:
@@ -110,8 +115,9 @@ class Spans:
 
     # ---- called in the task of a request ----
 
-    def ended(self, stream: Any, scope: Any) -> None:
-        """A request has ended; its task still runs. Once per request."""
+    def ended(self, stream: Any, scope: Any, asked_model: str = "") -> None:
+        """A request has ended; its task still runs. Once per request. asked_model: that it was made to, where code has
+        named it."""
         from opentelemetry import trace
 
         summary = stream.summary()
@@ -120,16 +126,18 @@ class Spans:
         serving = self._serving()
         noticed = None if serving is None else serving.span
         span = noticed if noticed is not None else trace.get_current_span()
-        context = span.get_span_context()
+        context, asked = span.get_span_context(), asked_model or _asked_model(scope)
         if span.is_recording():
             story = Story(*summary)
-            span.set_attributes(dict(self._attributes(story, False)))
+            own_already = getattr(span, "attributes", None) or ()  # the app's instrumentation may have read the body
+            asked = "" if "gen_ai.request.model" in own_already else asked
+            span.set_attributes(dict(self._attributes(story, False, asked)))
             self._add_events(span, story, _shift())
             self.made += 1
         elif not context.is_valid:
-            self._enqueue(Waiting(Story(*summary), self._carrier(scope), server=(scope or {}).get("server")))
+            self._enqueue(Waiting(Story(*summary), self._carrier(scope), None, (scope or {}).get("server"), asked))
         elif context.trace_flags.sampled:
-            self._enqueue(Waiting(Story(*summary), {}, parent=span))
+            self._enqueue(Waiting(Story(*summary), {}, parent=span, asked_model=asked))
 
     def _enqueue(self, waiting: Waiting) -> None:
         if len(self._queue) >= QUEUE:
@@ -260,11 +268,11 @@ class Spans:
         context = propagate.extract(waiting.carrier) if own else trace.set_span_in_context(waiting.parent)
         shift = _shift()
         span = tracer.start_span(
-            f"{operation(story.route)} {story.model}",
+            f"{operation(story.route)} {waiting.asked_model or story.model}",
             context=context,
             kind=trace.SpanKind.SERVER if own else trace.SpanKind.INTERNAL,
             start_time=story.arrival + shift,
-            attributes={**dict(self._attributes(story, own)), **_address(waiting.server)},
+            attributes={**dict(self._attributes(story, own, waiting.asked_model)), **_address(waiting.server)},
         )
         if span.is_recording():
             self._add_events(span, story, shift)
@@ -281,10 +289,12 @@ class Spans:
         for name, at, attributes in sorted(events[:EVENTS], key=lambda event: event[1]):
             span.add_event(name, attributes, timestamp=at + shift)
 
-    def _attributes(self, story: Story, own: bool) -> Iterator[tuple[str, Any]]:
+    def _attributes(self, story: Story, own: bool, asked_model: str) -> Iterator[tuple[str, Any]]:
         reason = REASONS[story.reason]
         yield "gen_ai.operation.name", operation(story.route)
         yield "gen_ai.provider.name", self._provider_name()
+        if asked_model:
+            yield "gen_ai.request.model", asked_model
         if story.model != "unknown":
             yield "gen_ai.response.model", story.model
         if story.tokens:
@@ -320,6 +330,15 @@ def _is_full(provider: Any) -> bool:
 def _shift() -> int:
     """From monotonic nanoseconds to those of the Unix epoch."""
     return time.time_ns() - time.monotonic_ns()
+
+
+def _asked_model(scope: Any) -> str:
+    """What a gateway says about the request's model; the body, which has it too, is not read."""
+    headers = scope.get("headers") if isinstance(scope, dict) else None
+    if not isinstance(headers, (list, tuple)):
+        return ""
+    named = next((value for name, value in headers if name.lower() == _ASKED_MODEL), b"")
+    return str(named[:_LONGEST_MODEL], "utf-8", "replace")
 
 
 def _address(server: Any) -> dict[str, Any]:
