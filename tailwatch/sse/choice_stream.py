@@ -23,8 +23,8 @@ class ChoiceStream(_hot.Encoder):
     Args:
         id, model, created: as every frame names them; created in seconds.
         index: the choice that frames are for unless they have another.
-        like: whose frames, byte for byte: openai, vllm (0.33; two fields of 0.32's differ), sglang (0.5.23) or
-            transformers (5.23).
+        like: whose frames, byte for byte: openai, vllm (0.33; 0.32 has no kv_transfer_params and no weight_versions),
+            sglang (0.5.23) or transformers (5.23).
         system_fingerprint, service_tier: where that server sends them.
         include_usage: as in the request: what other frames have of usage depends on it.
 

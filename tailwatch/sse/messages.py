@@ -19,7 +19,7 @@ class MessageStream(_hot.Encoder):
 
     Args:
         id, model: of the message.
-        like: whose frames, byte for byte: anthropic or vllm (0.33; two fields of 0.32's differ).
+        like: whose frames, byte for byte: anthropic or vllm (0.33; in 0.32 only error.type differs).
 
     Raises:
         OptionError: for each of them that is not what it must be.

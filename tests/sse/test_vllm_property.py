@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -302,3 +303,25 @@ def test_half_a_surrogate_pair(before: str, half: int, after: str) -> None:
         with pytest.raises(PydanticSerializationError) as ours:
             call()
         assert str(ours.value) == str(original.value)
+
+
+# ---- vLLM 0.32 ----
+
+
+def test_without_two_fields_the_frames_are_those_of_0_32() -> None:
+    """As its serving.py sets them: docs/fast_sse.md names the fields."""
+    guide = (Path(__file__).parents[2] / "docs" / "fast_sse.md").read_text(encoding="utf-8")
+    added = {"kv_transfer_params": b',"kv_transfer_params":null', "weight_versions": b',"weight_versions":null'}
+    assert all(f"`{name}`" in guide for name in added)
+
+    def older(frame: bytes) -> bytes:
+        return frame.replace(added["kv_transfer_params"], b"").replace(added["weight_versions"], b"")
+
+    head = f'{{"id":"{ID}","object":"%s","created":{CREATED},"model":"{MODEL}","choices":[%s]}}'
+    delta = '{"index":0,"delta":{"content":"x"},"logprobs":null,"finish_reason":%s,%s"token_ids":null}'
+    text = '{"index":0,"text":"x","logprobs":null,"finish_reason":null,"stop_reason":null,'
+    text += '"prompt_token_ids":null,"token_ids":null}'
+    assert older(chat().content("x"))[6:-2].decode() == head % ("chat.completion.chunk", delta % ("null", ""))
+    last = delta % ('"stop"', '"stop_reason":null,')
+    assert older(chat().finish("stop", text="x"))[6:-2].decode() == head % ("chat.completion.chunk", last)
+    assert older(completion().content("x"))[6:-2].decode() == head % ("text_completion", text)
