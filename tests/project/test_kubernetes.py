@@ -2,7 +2,8 @@
 
 No cluster is here. Namespaces of Linux give what a pod has: one for mounts and one for IPC of both containers, one for
 processes of each, a read-only root, memory of the size that the volumes have, and a user without any rights. A filter
-of system calls and, where they can be made, cgroups of the manifest's limits are there too.
+of system calls (ours, stricter than a container's; and Docker's own default profile, where it can be had) and, where
+they can be made, cgroups of the manifest's limits are there too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pytest
 import yaml
 
 from ..support.cgroups import ENTER, Limits, limited
+from ..support.docker_seccomp import default_profile, library
 from ..support.process import Serving, clean_environment
 from ..support.prometheus import needs
 
@@ -123,16 +125,22 @@ def mounts(volume: str, at: str) -> str:
 
 
 MOUNTS = "; ".join(mounts(each["name"], each["mountPath"]) for each in SERVER["volumeMounts"])
-IN_CONTAINER = (
+WITHOUT_RIGHTS = (
     "unshare", "--pid", "--fork", "--mount-proc", "--kill-child",
     "unshare", "--user", f"--map-user={USER}", f"--map-group={USER}", "setpriv", "--no-new-privs",
-    sys.executable, str(ROOT / "tests" / "support" / "seccomp.py"),
 )  # fmt: skip
+OUR_FILTER = (sys.executable, str(ROOT / "tests" / "support" / "seccomp.py"))
 CPUS = 0.4  # less than the scene's server wants
-AS_POD = f'set -e; {MOUNTS}; mount -o remount,bind,ro /; {shlex.join([*IN_CONTAINER, *INIT["command"]])}; exec "$@"'
-IN_POD = ("unshare", "--mount", "--ipc", "sh", "-c", AS_POD, "pod")
+
+
+def in_pod(container: tuple[str, ...]) -> tuple[str, ...]:
+    """Starts a command with the mounts of the pod, once the init container has run."""
+    as_pod = f'set -e; {MOUNTS}; mount -o remount,bind,ro /; {shlex.join([*container, *INIT["command"]])}; exec "$@"'
+    return ("unshare", "--mount", "--ipc", "sh", "-c", as_pod, "pod")
+
+
 _tried = (
-    subprocess.run([*IN_POD, *IN_CONTAINER, "true"], capture_output=True, text=True)
+    subprocess.run([*in_pod(WITHOUT_RIGHTS), *WITHOUT_RIGHTS, *OUR_FILTER, "true"], capture_output=True, text=True)
     if shutil.which("unshare") and shutil.which("setpriv")
     else None
 )
@@ -148,30 +156,44 @@ class Pod:
 
     server: Serving
     limits: Limits
+    container: tuple[str, ...]
 
     def exec_in_sidecar(self, *command: str) -> subprocess.CompletedProcess[str]:
         """As `kubectl exec -c tailwatch`. To its end."""
         enter = ("nsenter", "--target", str(self.server.pid), "--mount", "--ipc")
         with limited("sidecar", SIDECAR["resources"]["limits"]["memory"], 1) as limits:
             variables = {**env_of(SIDECAR), **limits.variable, "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1"}
-            start = [*ENTER, *enter, *IN_CONTAINER, *command]
+            start = [*ENTER, *enter, *self.container, *command]
             return subprocess.run(start, env=clean_environment(**variables), capture_output=True, text=True, timeout=50)
 
 
-@pytest.fixture
-def pod(tmp_path: Path) -> Iterator[Pod]:
-    """The server of the guides' scene, as the manifest restricts it; a thread has kept its interpreter lock while it
-    streamed, and a sort its event loop."""
+def docker_filter() -> tuple[str, ...]:
+    """Starts a command under Docker's own default profile."""
+    try:
+        library()
+    except OSError as error:
+        pytest.skip(f"libseccomp is not installed: {error}")
+    found = default_profile()
+    if isinstance(found, str):
+        pytest.skip(found)
+    return (sys.executable, str(ROOT / "tests" / "support" / "docker_seccomp.py"), str(found))
+
+
+@pytest.fixture(params=["ours", "docker"])
+def pod(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pod]:
+    """The server of the guides' scene, as the manifest restricts it, under a filter of system calls; a thread has kept
+    its interpreter lock while it streamed, and a sort its event loop."""
     server = (sys.executable, ROOT / "docs" / "scene.py", "0")
+    container = (*WITHOUT_RIGHTS, *(OUR_FILTER if request.param == "ours" else docker_filter()))
     with limited("server", SERVER["resources"]["limits"]["memory"], CPUS) as limits:
         variables = {**env_of(SERVER), **limits.variable, "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/tmp"}
-        start = (*ENTER, *IN_POD, *IN_CONTAINER, *server)
+        start = (*ENTER, *in_pod(container), *container, *server)
         with Serving(*start, log=tmp_path / "log", env=clean_environment(**variables), cwd=ROOT) as serving:
             for _ in range(2):
                 asked = urllib.request.Request(f"http://127.0.0.1:{serving.port}/v1/completions", method="POST")
                 with urllib.request.urlopen(asked, timeout=30) as answer:
                     assert b"[DONE]\n\n" in answer.read()
-            yield Pod(serving, limits)
+            yield Pod(serving, limits, container)
 
 
 @in_namespaces
@@ -183,9 +205,10 @@ def test_the_server_and_the_sidecar_work_so_restricted(pod: Pod) -> None:
     assert 'tailwatch_output_tokens_total{model_name="toy",route="/v1/completions"} 200' in metrics
     assert re.findall(r"^tailwatch_internal_errors_total\{.*\} (?!0)", metrics, re.MULTILINE) == []
 
-    probe = "id -u; grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status; touch /written || echo read-only"
+    probe = "id -u; grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status; touch /written || echo read-only; "
+    probe += "unshare --user true || echo no namespaces"
     rights = pod.exec_in_sidecar("sh", "-c", probe)
-    expected = [str(USER), "CapEff:", "0" * 16, "NoNewPrivs:", "1", "Seccomp:", "2", "read-only"]
+    expected = [str(USER), "CapEff:", "0" * 16, "NoNewPrivs:", "1", "Seccomp:", "2", "read-only", "no", "namespaces"]
     assert rights.stdout.split() == expected, rights
 
     top = pod.exec_in_sidecar(*TAILWATCH, "top", "--once")
