@@ -12,9 +12,10 @@ _LONGEST = 200
 
 
 def note(directory: str, kind: str, value: str) -> None:
-    """Append a line; kind: "server", "route", "port", or "app" for an ASGI app that could not be watched. Makes the
-    directory, as whoever joins does. What is not printable ASCII is not written. With its first line, files of
-    processes that have ended are removed.
+    """Append a line; kind: "server", "route", "port", "app" for an ASGI app that could not be watched, "alone" for a
+    process that could not join; of a launcher, what an earlier command left: "opened" for its number of streams,
+    "front" for the file of a process that stamped them. Makes the directory, as whoever joins does. What is not
+    printable ASCII is not written. With its first line, files of processes that have ended are removed.
 
     Raises:
         OSError: it cannot be written, or others may write in the directory.

@@ -120,12 +120,13 @@ def context_without_numbers(directory: str) -> DiagnosisContext:
     """What it holds where no process has left numbers."""
     found = unseen.read(directory)
     ports = {*found.ports, *unseen.Connections().look(found.pids)} if found.pids else found.ports
-    stamped = snapshots.is_stamped(directory)
+    stamped = found.is_stamped(directory)
     return DiagnosisContext(
         started="run" if temp_dirs.is_of_a_launcher(directory) else "install",
         unseen_servers=() if stamped else found.servers,
         unseen_ports=() if stamped else tuple(sorted(ports)),
         uncounted_routes=found.routes,
+        opened_before=found.opened,
     )
 
 

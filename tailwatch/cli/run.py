@@ -105,6 +105,11 @@ class UnseenTraffic:
         own_notes.remove_ended(directory)
         self._directory = directory
         self._opened, self._fronts = snapshots.stamped_in(directory) or (0, set())
+        with contextlib.suppress(OSError):  # for the doctor
+            if self._opened:
+                own_notes.note(directory, "opened", str(self._opened))
+            for name in sorted(self._fronts):
+                own_notes.note(directory, "front", name)
         self._connections: unseen.Connections | None = None
         self._pid = 0
         self._ports: set[int] = set()

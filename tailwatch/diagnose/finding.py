@@ -51,6 +51,7 @@ class DiagnosisContext:
         unseen_servers: loaded, and no ASGI servers; empty where the group stamps requests.
         unseen_ports: on which connections came, and no request was seen.
         uncounted_routes: those that streamed and are not counted, "GET /events".
+        opened_before: requests that an earlier command had opened in the group's directory.
     """
 
     gc_policy: str | None = None
@@ -74,6 +75,7 @@ class DiagnosisContext:
     unseen_servers: tuple[str, ...] = ()
     unseen_ports: tuple[int, ...] = ()
     uncounted_routes: tuple[str, ...] = ()
+    opened_before: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, beside a saved snapshot: {"snapshot": ..., "context": ...}."""

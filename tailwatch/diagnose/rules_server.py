@@ -124,7 +124,7 @@ def engine_only(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
 
 def unseen_server(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """No request was seen, and there is a server in which none can be, or connections that brought some."""
-    return None if snapshot.opened or sum(snapshot.requests.values()) else nothing_seen(context)
+    return None if snapshot.opened > context.opened_before else nothing_seen(context)
 
 
 def nothing_seen(context: DiagnosisContext) -> Finding | None:

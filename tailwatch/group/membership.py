@@ -17,6 +17,7 @@ from tailwatch.gc.hook import FREEZING
 from tailwatch.integrations.process_ranks import engine_of_process, engine_of_role, is_engine, is_shared
 from tailwatch.integrations.process_roles import delays_streams
 from tailwatch.snapshots.directory_access import remedy
+from tailwatch_boot import own_notes
 
 _SAVED_SECONDS = 5.0
 
@@ -181,6 +182,8 @@ class GroupMember:
             self._failed = True
             reason = f"{why}{remedy(self._directory)}"
             self._warn(f"dir={self._directory!r}: this process's numbers are not shared: {reason}")
+            with suppress(OSError):  # with no room even for a line, an empty file is left, which means the same
+                own_notes.note(self._directory, "alone", "no group")
 
     def _save(self) -> None:
         """The copy in the file, for who cannot reach the memory, is never older than _SAVED_SECONDS."""

@@ -13,48 +13,62 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from tailwatch import snapshots
 from tailwatch_boot import own_notes
 
 _MOST_BYTES = 4096
 _LISTEN, _SYN_RECEIVED, _TIME_WAIT = "0A", "03", "06"  # as include/net/tcp_states.h has them
 _MAPPED = "0000000000000000FFFF0000"  # an address of IPv4, as one of IPv6
 _LOOPBACKS = ("00000000000000000000000001000000",)
+_KINDS = ("server", "route", "port", "app", "alone", "opened", "front")  # of own_notes.note()
 _GENERAL = "werkzeug"  # Flask imports it, whatever server runs it
 
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
     """servers: their names. routes: "GET /path". ports: on which connections came. pids: of living processes with a
-    server. unwatched: an ASGI app could not be watched, and its process has logged why; then no server and no port is
-    named, since the reason is known."""
+    server. unwatched: an ASGI app could not be watched, or a process could not join, and it has logged why; then no
+    server and no port is named, since the reason is known. opened, fronts: what an earlier command left in a directory
+    that stays: streams, and files of processes that stamped."""
 
     servers: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
     pids: tuple[int, ...] = ()
     unwatched: bool = False
+    opened: int = 0
+    fronts: tuple[str, ...] = ()
+
+    def is_stamped(self, directory: str) -> bool:
+        """Whether requests are stamped in a group, or were since this command began: a process has an app, or opened a
+        stream. False where it cannot be read."""
+        opened, fronts = snapshots.stamped_in(directory) or (0, set())
+        return opened > self.opened or not fronts <= set(self.fronts)
 
 
 def read(directory: str) -> Unseen:
     """What stands in a directory; nothing where it cannot be read."""
-    found: dict[str, dict[str, None]] = {"server": {}, "route": {}, "port": {}, "app": {}}
+    found: dict[str, dict[str, None]] = {kind: {} for kind in _KINDS}
     pids = []
     for pid, line in _lines(directory):
         kind, _, value = line.partition(" ")
         if kind in found and value.isprintable():
             found[kind][value] = None
             pids += [pid] if kind == "server" and pid else []
-    if found["app"]:
-        return Unseen(routes=tuple(found["route"]), unwatched=True)
+    routes, fronts = tuple(found["route"]), tuple(found["front"])
+    opened = min((int(number) for number in found["opened"] if number.isdecimal()), default=0)
+    if found["app"] or found["alone"]:
+        return Unseen(routes=routes, unwatched=True, opened=opened, fronts=fronts)
     servers = list(found["server"])
     if len(servers) > 1:
         servers = [name for name in servers if not name.startswith(_GENERAL)]
     ports = tuple(int(port) for port in found["port"] if port.isdecimal())
-    return Unseen(tuple(servers), tuple(found["route"]), ports, tuple(dict.fromkeys(pids)))
+    return Unseen(tuple(servers), routes, ports, tuple(dict.fromkeys(pids)), opened=opened, fronts=fronts)
 
 
 def _lines(directory: str) -> Iterator[tuple[int, str]]:
-    """Pid and line; 0 for a process that has ended, or is of another PID namespace."""
+    """Pid and line; 0 for a process that has ended, or is of another PID namespace. An empty file is of one that found
+    no room to write why it could not join."""
     try:
         names = sorted(os.listdir(directory))
     except OSError:
@@ -62,7 +76,7 @@ def _lines(directory: str) -> Iterator[tuple[int, str]]:
     for name in names:
         if match := own_notes.NAME.fullmatch(name):
             pid = int(match[1]) if _lives(*map(int, match.groups())) else 0
-            for line in _text(os.path.join(directory, name)).splitlines():
+            for line in (_text(os.path.join(directory, name)) or "alone ?").splitlines():
                 yield pid, line
 
 
@@ -74,14 +88,15 @@ def _lives(pid: int, start: int, namespace: int) -> bool:
 
 
 def _text(path: str) -> str:
+    """What stands in it; a line of no kind where it must not be read."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return ""
+        return "?"
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            return ""
+            return "?"
         return os.read(file, _MOST_BYTES).decode(errors="replace")
     finally:
         os.close(file)

@@ -262,7 +262,7 @@ class Watch:
         run = temp_dirs.is_of_a_launcher(self.config.dir)
         found = unseen.read(self.config.dir) if self.config.dir else unseen.Unseen()
         routes = dict.fromkeys((*found.routes, *(" ".join(each) for each in self.routes.uncounted)))
-        stamped = bool(self.config.dir) and snapshots.is_stamped(self.config.dir)
+        stamped = bool(self.config.dir) and found.is_stamped(self.config.dir)
         return DiagnosisContext(
             gc_policy=self.gc.policy,
             gc_choice=self.gc.reason,
@@ -285,6 +285,7 @@ class Watch:
             unseen_servers=() if stamped else found.servers,
             unseen_ports=() if stamped else found.ports,
             uncounted_routes=tuple(routes),
+            opened_before=found.opened,
         )
 
     # ---- install and undo ----

@@ -38,7 +38,6 @@ if platform.LINUX:  # elsewhere snapshots are read from files alone: see seriali
     from tailwatch.snapshots.segments import (
         file_of,
         has_ended_here,
-        is_stamped,
         remove_dead_shared,
         remove_shared,
         stamped_in,
@@ -79,7 +78,6 @@ __all__ = [
     "has_ended_here",
     "healthy",
     "healthy_in",
-    "is_stamped",
     "remove_dead_shared",
     "remove_shared",
     "stamped_in",

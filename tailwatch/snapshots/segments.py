@@ -26,13 +26,6 @@ def stamped_in(directory: str) -> tuple[int, set[str]] | None:
     return sum(each.segment.opened for each in found), fronts
 
 
-def is_stamped(directory: str) -> bool:
-    """Whether requests are stamped in a group, or were: a process has an app, or opened a stream. False where it cannot
-    be read."""
-    opened, fronts = stamped_in(directory) or (0, set())
-    return bool(opened or fronts)
-
-
 def addresses_in(directory: str) -> tuple[Any, list[int]]:
     """The segments of the processes that share a directory, mapped for as long as the first is held. Errors as of
     take_directory()."""

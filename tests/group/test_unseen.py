@@ -13,6 +13,7 @@ import pytest
 
 from tailwatch.cli.run import UnseenTraffic
 from tailwatch.group import unseen
+from tailwatch.group.membership import GroupMember
 from tailwatch_boot import own_notes
 
 from ..support.ports import free_port
@@ -59,6 +60,26 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"ok")
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
+
+
+DOCTOR = (sys.executable, "-m", "tailwatch", "doctor")
+
+
+class Refusing:
+    """A core whose group has no room."""
+
+    joined = False
+    maps_file = False
+
+    def join(self, directory: str, engine: int) -> str:
+        """Why not."""
+        return "No space left on device"
+
+    def set_serves(self, engine: int) -> None:
+        """Nothing."""
+
+    def set_engine(self, engine: int) -> None:
+        """Nothing."""
 
 
 def ask(port: int) -> bytes:
@@ -209,6 +230,24 @@ def test_an_earlier_command_does_not_count(tmp_path: Path, capsys: pytest.Captur
         after.turn()
     after.finish()
     assert "No request was seen" in capsys.readouterr().err
+    told = subprocess.run([*DOCTOR, "--dir", str(group)], capture_output=True, text=True)
+    assert told.returncode == 1 and "No request was seen" in told.stdout, told.stdout + told.stderr
+    subprocess.run([sys.executable, "-c", stamps, group], check=True, env=clean_environment())
+    assert "No request" not in subprocess.run([*DOCTOR, "--dir", str(group)], capture_output=True, text=True).stdout
     own_notes.note(str(group), "app", "App")
     after.finish()
     assert not capsys.readouterr().err
+
+
+def test_a_process_that_could_not_join_may_have_seen_requests(tmp_path: Path) -> None:
+    """Nothing is said of its server: also where there was no room for a line, and its file is empty."""
+    group = str(tmp_path / "group")
+    own_notes.note(group, "server", "sanic")
+    own_notes.note(group, "port", "8080")
+    assert unseen.read(group).servers == ("sanic",)
+    (tmp_path / "group" / "unseen-1-1-1").touch()
+    assert unseen.read(group) == unseen.Unseen(unwatched=True)
+    (tmp_path / "group" / "unseen-1-1-1").unlink()
+    membership = GroupMember(Refusing(), group, lambda _: None)  # type: ignore[arg-type]
+    membership.enter("api")
+    assert membership.alone and unseen.read(group).unwatched
