@@ -16,6 +16,7 @@ from tailwatch.serve.local_auth import HEADER, SNAPSHOT_PATH, holds
 MOVED_PATH = "/tailwatch/metrics"
 _PROOF = HEADER.encode()
 _MARK = "tailwatch.metrics"
+_MOST_WRAPPERS = 16
 
 
 class MetricsResponse(Protocol):
@@ -205,9 +206,20 @@ def header(scope: Any, wanted: bytes) -> str:
 
 
 def has_route(app: Any, path: str) -> bool:
-    """Whether a Starlette app's routes name this very path, mounted ones too; a catch-all does not count."""
+    """Whether a Starlette app's routes name this very path, mounted ones too; a catch-all does not count. Of an app
+    that others wrap, as uvicorn does, its own."""
     scope = {"type": "http", "method": "GET", "path": path, "root_path": "", "headers": []}
-    return _names(_routes(app), scope) or _names(_routes(app), scope | {"path": path + "/"})
+    routes = _routes(_innermost(app))
+    return _names(routes, scope) or _names(routes, scope | {"path": path + "/"})
+
+
+def _innermost(app: Any) -> Any:
+    """The first with routes, of what is wrapped as ``app``."""
+    for _ in range(_MOST_WRAPPERS):
+        if _routes(app) or not callable(getattr(app, "app", None)):
+            break
+        app = app.app
+    return app
 
 
 def _routes(holder: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 pytestmark = pytest.mark.integration
 
@@ -96,6 +97,7 @@ WITH_OWN: list[Callable[[], Any]] = [
     lambda: Starlette(routes=[Mount("/metrics", PlainTextResponse("theirs 1\n"))]),
     lambda: Starlette(routes=[Mount("/", Starlette(routes=[Route("/metrics", theirs)]))]),
     included,
+    lambda: ProxyHeadersMiddleware(Starlette(routes=[Route("/metrics", theirs)])),
     middleware,
     lambda: exposition,
 ]
@@ -137,11 +139,15 @@ def test_an_apps_own_metrics_are_never_shadowed(
     assert MOVED in lines[0]
 
 
-def test_the_move_is_said_at_start_up(serve: Any, observation: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody needs to scrape the wrong path first to read of it."""
+@pytest.mark.parametrize("make", WITH_OWN[:-2])
+def test_the_move_is_said_at_start_up(
+    make: Any, serve: Any, observation: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody needs to scrape the wrong path first to read of it, and to find ours there; also where uvicorn wraps."""
     with caplog.at_level(logging.INFO, "tailwatch"):
-        serve(observation(metrics=ours).attach(WITH_OWN[0]()).app)
+        server = serve(observation(metrics=ours).attach(make()).app)
     assert [MOVED in record.getMessage() for record in caplog.records if record.name == "tailwatch"] == [True]
+    assert server.http(MOVED, "GET")[2] == b"ours 1\n"
 
 
 def test_head_has_no_body(observation: Any, ask: Any) -> None:

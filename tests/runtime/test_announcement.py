@@ -41,6 +41,16 @@ class App:
         """Never asked here."""
 
 
+class Wrapper:
+    """As uvicorn puts one around each app."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Never asked here."""
+
+
 class Route:
     """As Starlette's."""
 
@@ -72,6 +82,7 @@ def lines(caplog: pytest.LogCaptureFixture, watch: Any, steps: tuple[str, ...] =
     [
         (App(), {}, ("metrics: /metrics;", "why http://127.0.0.1:PORT", "changed: nothing")),
         (App((Route(),)), {"metrics_append": True}, ("/metrics, after the app's own and /tailwatch/metrics",)),
+        (Wrapper(App((Route(),))), {}, ("metrics: /tailwatch/metrics;",)),
         (None, {}, ("watches worker-0;", "metrics: not served", "tailwatch.why()")),
     ],
 )
