@@ -315,10 +315,20 @@ def prove(options: argparse.Namespace) -> dict[str, Any]:
         account.must(not result["errors inside tailwatch"], "errors inside tailwatch")
     lines = log.read_text(errors="replace").splitlines()
     account.must(not any("this process alone" in line for line in lines), "a process is in no group")
+    result["slow gaps in the log"], least = _logged(lines), sum(each["slow gaps by our stamps"] for each in rounds)
+    account.must(
+        result["slow gaps in the log"] >= least, f"the log has {result['slow gaps in the log']} slow gaps of {least}"
+    )
     summary = [line for line in lines if line.startswith("tailwatch: ")]
     result["summary"] = summary[-1] if len(summary) > 1 else None
     account.must(len(summary) > 1 or options.boot, "tailwatch run printed no summary")
     return {**result, "failed": account.failed}
+
+
+def _logged(lines: list[str]) -> int:
+    """Slow gaps in the server's own log, also where one line has many: its packages may have set any level."""
+    more = (int(found[1]) for line in lines if (found := re.search(r"\bslow gaps: (\d+) more\b", line)))
+    return sum(bool(re.search(r"\bslow \d{4}-", line)) for line in lines) + sum(more)
 
 
 def _roles(it: Running) -> dict[str, int]:
