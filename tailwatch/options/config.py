@@ -330,7 +330,8 @@ def _milliseconds(given: _Given) -> float:
     if isinstance(value, str) and given.source and math.isnan(number):
         number = round(parse_duration(value) * 1e3, 6)  # 9e-3 s is not 9 ms in binary
     if not (math.isfinite(number) and 0 <= number <= _HOUR_MS):
-        raise given.refused("expected milliseconds, a number from 0 (off) to 3600000, or a time like 100ms")
+        time = ", or a time like 100ms" if given.source else ""
+        raise given.refused(f"expected milliseconds, a number from 0 (off) to 3600000{time}")
     return number
 
 

@@ -43,7 +43,7 @@ _UNIT_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_00
 _NUMBER = r"(?:[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})"
 _BOUND = re.compile(rf"\s*([a-z0-9]+)\s*<=\s*({_NUMBER})\s*(us|ms|s|m)\s*")
 _ATTAINMENT = re.compile(rf"\s*({_NUMBER})\s*%\s*")
-_WINDOW = re.compile(r"\s*([0-9]{1,12})\s*([smh])\s*")
+_WINDOW = re.compile(r"\s*([0-9]{1,12})\s*([smh]?)\s*")
 _SHORTEST_NS, _LONGEST_NS = 1_000, 24 * 3600 * 1_000_000_000
 _GRAMMAR = "expected bounds like 'ttft<=500ms,tpot<=40ms@99%' or a preset like 'mlperf:llama2-70b'"
 LONGEST_WINDOW = 3600
@@ -137,11 +137,11 @@ def duration(text: str) -> float:
 
 
 def parse_window(window: str | float) -> int:
-    """Whole seconds of "90s", "1m", "1h" or a number of seconds; 1 to 3600, else OptionError."""
+    """Whole seconds of "90s", "90", "1m", "1h" or a number of seconds; 1 to 3600, else OptionError."""
     expected = "expected a window of 1s to 1h in whole seconds, like '1m', '90s' or 90"
     if isinstance(window, str):
         match = _WINDOW.fullmatch(window.lower())
-        seconds = int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]] if match else 0
+        seconds = int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0
     else:
         seconds = _whole(window)
     if not 1 <= seconds <= LONGEST_WINDOW:

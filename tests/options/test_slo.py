@@ -198,15 +198,16 @@ def test_reasons_are_good_miss_or_excluded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "seconds"), [("1m", 60), ("90s", 90), ("1h", 3600), (" 5 M ", 300), (90, 90), (60.0, 60), ("1s", 1)]
+    ("window", "seconds"),
+    [("1m", 60), ("90s", 90), ("1h", 3600), (" 5 M ", 300), (90, 90), (60.0, 60), ("1s", 1), ("90", 90)],
 )
 def test_windows(window: str | float, seconds: int) -> None:
-    """Text with a unit, or seconds."""
+    """Text with a unit, or seconds, as the message has it and other flags take it."""
     assert parse_window(window) == seconds
 
 
 @pytest.mark.parametrize(
-    "window", ["", "1", "1d", "0s", "2h", "61m", "-1m", "1.5m", 0, -5, 3601, 1.5, math.nan, math.inf, True, None, [1]]
+    "window", ["", "1d", "0", "0s", "2h", "61m", "-1m", "1.5m", 0, -5, 3601, 1.5, math.nan, math.inf, True, None, [1]]
 )
 def test_bad_windows(window: Any) -> None:
     """Anything outside 1 s to 1 h, or not whole, is refused by name."""
