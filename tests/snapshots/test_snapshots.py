@@ -198,7 +198,7 @@ def test_rolling_windows(core: Any) -> None:
     assert take(make_core()).window("5m").attainment is None
 
 
-@pytest.mark.parametrize("window", ["", "1", "2h", "-5m", 0, 3601, None, math.nan])
+@pytest.mark.parametrize("window", ["", "1d", "2h", "-5m", 0, 3601, None, math.nan])
 def test_a_bad_window_is_refused(core: Any, window: Any) -> None:
     """Windows are 1 s to 1 h."""
     with pytest.raises(OptionError, match="window"):
