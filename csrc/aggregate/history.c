@@ -73,6 +73,7 @@ typedef struct mark {
     kept_lost lost[TW_SOURCES];
     uint32_t first, last;          /* its chunks, in the order of the bits */
     uint64_t fallbacks[KINDS];     /* in the order of the history's table */
+    tw_label_sets *labels;         /* NULL: not kept */
 } mark;
 
 /* Kinds of fallback with their counts. */
@@ -84,6 +85,7 @@ typedef struct kinds {
 struct tw_history {
     pthread_mutex_t lock;
     uint32_t marks, free_chunk, free_chunks;
+    bool keeps_labels;
     uint64_t coarse_at; /* the last time of the coarse grid that has a mark */
     kinds known;        /* every kind a mark has counted; it only grows */
     mark mark[MARKS];   /* oldest first */
@@ -236,6 +238,7 @@ static void mark_drop(tw_history *h, uint32_t at) {
         h->chunk[m->last].next = h->free_chunk;
         h->free_chunk = m->first;
     }
+    tw_label_sets_free(m->labels);
     h->marks--;
     memmove(m, m + 1, (h->marks - at) * sizeof *m);
 }
@@ -340,6 +343,7 @@ static void mark_append(tw_history *h, const tw_snapshot *s, bool coarse) {
     tail_mark(h, m, s);
     lost_mark(h, m, s);
     fallbacks_mark(h, m, s);
+    if (h->keeps_labels) m->labels = tw_label_sets_keep(s);
 }
 
 int tw_history_push(tw_history *h, const tw_snapshot *s) {
@@ -476,6 +480,47 @@ int tw_history_window(const tw_history *h, const tw_snapshot *now, uint64_t wind
     return error ? error : found;
 }
 
+/* ---- by label set ---- */
+
+void tw_history_keep_labels(tw_history *h) {
+    pthread_mutex_lock(&h->lock);
+    h->keeps_labels = true;
+    pthread_mutex_unlock(&h->lock);
+}
+
+size_t tw_history_label_bytes(const tw_history *h) {
+    pthread_mutex_t *lock = (pthread_mutex_t *)&h->lock;
+    size_t bytes = 0;
+    pthread_mutex_lock(lock);
+    for (uint32_t i = 0; i < h->marks; i++) bytes += tw_label_sets_bytes(h->mark[i].labels);
+    pthread_mutex_unlock(lock);
+    return bytes;
+}
+
+static int labels_restore(const tw_history *h, const tw_snapshot *now, uint64_t window_ns, tw_snapshot *out) {
+    pthread_mutex_t *lock = (pthread_mutex_t *)&h->lock;
+    pthread_mutex_lock(lock);
+    const mark *m = mark_nearest(h, now, window_ns);
+    int error = 0;
+    if (m) {
+        out->taken = m->taken;
+        error = m->labels ? tw_label_sets_show(m->labels, out) : ENODATA;
+    }
+    pthread_mutex_unlock(lock);
+    return error;
+}
+
+int tw_history_window_of_labels(const tw_history *h, const tw_snapshot *now, uint64_t window_ns, tw_snapshot **out) {
+    tw_snapshot earlier;
+    *out = NULL;
+    memset(&earlier, 0, sizeof earlier);
+    earlier.taken.monotonic_ns = now->taken.monotonic_ns - now->window_ns;
+    int error = labels_restore(h, now, window_ns, &earlier);
+    if (!error) error = tw_snapshot_subtract(out, now, &earlier);
+    tw_snapshot_free_series(&earlier);
+    return error;
+}
+
 /* ---- life ---- */
 
 int tw_history_create(tw_history **out) {
@@ -494,6 +539,7 @@ int tw_history_create(tw_history **out) {
 
 void tw_history_free(tw_history *h) {
     if (!h) return;
+    for (uint32_t i = 0; i < h->marks; i++) tw_label_sets_free(h->mark[i].labels);
     pthread_mutex_destroy(&h->lock);
     tw_free(h);
 }

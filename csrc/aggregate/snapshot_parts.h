@@ -26,6 +26,18 @@ int tw_snapshot_take_series(tw_snapshot *s, const tw_segment *const *segments, s
 int tw_snapshot_subtract_series(tw_snapshot *out, const tw_snapshot *later, const tw_snapshot *earlier);
 void tw_snapshot_free_series(tw_snapshot *s);
 
+/* ---- label sets of the past (label_sets.c) ---- */
+
+#define TW_LABEL_SETS_KEPT 64 /* of a snapshot with more none are kept */
+
+typedef struct tw_label_sets tw_label_sets;
+/* NULL: too many, or no memory. */
+tw_label_sets *tw_label_sets_keep(const tw_snapshot *s);
+size_t tw_label_sets_bytes(const tw_label_sets *kept);
+void tw_label_sets_free(tw_label_sets *kept);
+/* Into s->series, which tw_snapshot_free_series() gives back; also after ENOMEM. */
+int tw_label_sets_show(const tw_label_sets *kept, tw_snapshot *s);
+
 /* ---- processes (snapshot_processes.c) ---- */
 
 int tw_snapshot_take_processes(tw_snapshot *s, const tw_segment *const *segments, size_t n);

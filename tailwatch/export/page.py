@@ -10,12 +10,14 @@ The numbers, JSON; times are seconds, moments Unix times, what is not known null
     healthy             streams: the healthy concurrency, null where it is not known; confidence, verdict: LoadSignal
     goodput, throughput, tokens     per second, over the window; attainment, fluidity: shares
     filter              model, route: what reasons, outcomes, rates, latency and slow are of; null: of any
-    counted             seconds that those (but slow) cover: under a filter all since the start
+    counted             seconds that those (but slow) cover
+    label_window        seconds that label_sets cover, and under a filter what it chooses (but slow); null: all since
+                        the start, as the past of each label set is not kept
     latency             ttft, itl, itl_without_gc, tpot, e2e: count, sum, min, max, p50, p90, p99, p999, and bins: the
                         number of the first, and counts (Histogram.bins)
     models, routes      those that were seen
     label_sets          of those with the most requests: model, route, requests, tokens (per second), attainment, and
-                        ttft, itl: [p50, p99]; all since the start, whatever the filter
+                        ttft, itl: [p50, p99]; whatever the filter
     sources             [role, cause, delay, overlap]: what pauses cost all streams together, in the window
     processes           name, role, pid, lives, age, paused by cause (since its start), full: generation 2 collections,
                         longest, longest_cause, standing, standing_cause
@@ -161,6 +163,7 @@ class Page:
     Args:
         take: gives the numbers.
         window: gives those of the last seconds, of numbers just taken.
+        window_of_labels: the same by label set; None: not known.
         headline: a sentence about them.
         slo: the text of the bounds in force.
         version: of this package.
@@ -172,6 +175,7 @@ class Page:
         self,
         take: Callable[[], Snapshot],
         window: Callable[[Snapshot, float], Snapshot],
+        window_of_labels: Callable[[Snapshot, float], Snapshot | None],
         headline: Callable[[Snapshot], str],
         slo: Callable[[], str],
         version: str,
@@ -180,6 +184,7 @@ class Page:
     ) -> None:
         self._take = take
         self._window = window
+        self._window_of_labels = window_of_labels
         self._headline = headline
         self._slo = slo
         self._version = version
@@ -220,13 +225,15 @@ class Page:
         now = self._take()
         seconds = WINDOWS[name]
         window = now if seconds is None else self._window(now, seconds)
+        by_label = None if seconds is None else self._window_of_labels(now, seconds)
         self._remember(now)
         out: dict[str, Any] = {"version": self._version, "window": name, "seconds": window.seconds}
-        out |= _counted(now, window, seconds, query)
+        out |= _counted(now, window, seconds, by_label or now, query)
+        out["label_window"] = by_label.seconds if by_label else None
         _breathe()
         out |= _sources(window) | _processes(now)
         _breathe()
-        out |= _label_sets(now) | _slow(now, window.seconds, query)
+        out |= _label_sets(now, by_label or now) | _slow(now, window.seconds, query)
         out |= {"slo": {"text": self._slo(), **now.slo._asdict()}, "headline": self._headline(window)}
         span = int(seconds or _LOAD_SECONDS)
         width = next(width for width in _BIN_SECONDS if min(span, now.seconds) <= _MOST_BINS * width)
@@ -290,11 +297,13 @@ def _breathe() -> None:
 # ---- the numbers ----
 
 
-def _counted(now: Snapshot, window: Snapshot, seconds: float | None, query: Query) -> dict[str, Any]:
-    """What the filter chooses; a window of the past is not kept by label set."""
+def _counted(
+    now: Snapshot, window: Snapshot, seconds: float | None, by_label: Snapshot, query: Query
+) -> dict[str, Any]:
+    """What the filter chooses."""
     out: dict[str, Any] = {"filter": {"model": query.model, "route": query.route}}
     if query.filtered:
-        window, seconds = now.where(model_name=query.model, route=query.route), None
+        window, seconds = by_label.where(model_name=query.model, route=query.route), None
     out |= _totals(now, window) | _rates(now, window, seconds) | _latency(window)
     return out | {"fluidity": None} if query.filtered else out
 
@@ -313,15 +322,15 @@ def _totals(now: Snapshot, window: Snapshot) -> dict[str, Any]:
     }
 
 
-def _label_sets(now: Snapshot) -> dict[str, Any]:
+def _label_sets(now: Snapshot, by_label: Snapshot) -> dict[str, Any]:
     """Those with the most requests; nothing where there is one only: that is the whole."""
     if len(now.labels) < 2:
         return {"label_sets": []}
-    return {"label_sets": [_label_set(now, *labels) for labels in most_requested(now, _MOST_ROWS)]}
+    return {"label_sets": [_label_set(by_label, *labels) for labels in most_requested(now, _MOST_ROWS)]}
 
 
-def _label_set(now: Snapshot, model: str, route: str) -> dict[str, Any]:
-    own, span = now.where(model_name=model, route=route), max(now.seconds, 1e-9)
+def _label_set(by_label: Snapshot, model: str, route: str) -> dict[str, Any]:
+    own, span = by_label.where(model_name=model, route=route), max(by_label.seconds, 1e-9)
     _breathe()
     return {
         "model": model,

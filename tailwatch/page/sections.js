@@ -26,7 +26,7 @@ const isFiltered = (d) => d.filter.model !== null || d.filter.route !== null;
 const chosen = (d) => [d.filter.model, d.filter.route].filter((name) => name !== null).join(" ");
 
 function tiles(d) {
-  const since = isFiltered(d) ? ", since the start" : "", everyone = isFiltered(d) ? ", all models and routes" : "";
+  const filtered = isFiltered(d), since = filtered && d.label_window === null ? ", since the start" : "", everyone = filtered ? ", all models and routes" : "";
   const bounds = ["ttft", "tpot", "itl", "e2e"].filter((name) => d.slo[name]).map((name) => `${name.toUpperCase()}\u00a0≤\u00a0${timeText(d.slo[name])}`);
   fill("t-good", quantity(d.goodput, count(d.goodput), "req/s"));
   fill("t-good-sub", "of ", quantity(d.throughput, count(d.throughput)), " finished per second" + since);
@@ -36,15 +36,15 @@ function tiles(d) {
   fill("t-flight", quantity(d.in_flight, count(d.in_flight), d.in_flight === 1 ? "request" : "requests"));
   const ended = d.outcomes.good + d.outcomes.miss + d.outcomes.excluded;
   const healthy = d.healthy.streams;
-  fill("t-flight-sub", ...(since ? ["all models and routes"] : [quantity(ended, count(ended)), " ended in this window"]), ...(d.waiting ? [", ", quantity(d.waiting, count(d.waiting)), " wait for a first token"] : []),
+  fill("t-flight-sub", ...(filtered ? ["all models and routes"] : [quantity(ended, count(ended)), " ended in this window"]), ...(d.waiting ? [", ", quantity(d.waiting, count(d.waiting)), " wait for a first token"] : []),
     ...(healthy === null ? [] : ["; healthy up to ", quantity(healthy, count(healthy))]));
   $("t-flight").className = healthy !== null && d.in_flight > healthy ? "bad" : "";
   fill("t-tokens", quantity(d.tokens, count(d.tokens), "per s"));
-  fill("t-tokens-sub", since ? chosen(d).slice(0, 60) + since : d.models.length > 2 ? d.models.length + " models" : d.models.join(", ").slice(0, 60));
+  fill("t-tokens-sub", filtered ? chosen(d).slice(0, 60) + since : d.models.length > 2 ? d.models.length + " models" : d.models.join(", ").slice(0, 60));
   const delay = d.sources.reduce((sum, row) => sum + row[2], 0), upto = d.sources.reduce((sum, row) => sum + row[3], 0);
   fill("t-delay", seconds(delay));
   fill("t-delay-sub", "summed over streams; up to ", seconds(upto), everyone);
-  $("covers").textContent = since ? `${chosen(d)}, since the start, ${span(d.counted)}` : d.window === "all" ? `since the start, ${span(d.seconds)}` : `the last ${span(d.seconds)}`;
+  $("covers").textContent = (filtered ? `${chosen(d)}, ` : "") + (since || d.window === "all" ? "since the start, " : "the last ") + span(d.counted);
 }
 
 /** A row for each model and route; one that is pressed is the filter. */
@@ -54,7 +54,7 @@ function sets(d) {
   $("sets").hidden = !d.label_sets.length;
   $("filter").hidden = !d.label_sets.length && !isFiltered(d);
   const held = document.activeElement?.dataset?.set;
-  $("sets-note").textContent = `Since the start${d.label_sets.length < MOST_SETS ? "" : ", those with the most requests"}. Select one to see its numbers only.`;
+  $("sets-note").textContent = `${d.label_window === null ? "Since the start" : `The last ${span(d.label_window)}`}${d.label_sets.length < MOST_SETS ? "" : ", those with the most requests"}. Select one to see its numbers only.`;
   fillRows("sets-table", d.label_sets.map((row) => {
     const on = row.model === d.filter.model && row.route === d.filter.route;
     const button = el("button", { type: "button", "aria-pressed": String(on), "data-set": row.model + "\n" + row.route }, row.model, el("span", {}, row.route));

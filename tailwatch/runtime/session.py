@@ -114,6 +114,7 @@ class Watch:
             self.notes.append,
         )
         self.history: snapshots.History = snapshots.History()
+        self._keep_labels()
         self._own_log = OwnLog()
         self._announcement = Announcement(self, lambda: self.gc.policy, lambda: self.steps.names)
         self._records = snapshots.Records(self.core.address)
@@ -410,6 +411,7 @@ class Watch:
             self.fast_sse.wrap_loaded(last=False)
         else:
             self.notes += self.fast_sse.undo()
+        self._keep_labels()
         if differing & {"page", "page_token"}:
             self.notes += wiring.page_notes(self.config)
 
@@ -454,6 +456,7 @@ class Watch:
         self.load.forget()
         self.nvtx.after_fork()
         self.history = snapshots.History()
+        self._keep_labels()
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
         self._inherited = self.app is not None
         if self._inherited:
@@ -524,6 +527,11 @@ class Watch:
         if self._server_directory and not self.config.dir:
             self.config = replace(self.config, dir=self._server_directory)
             self.membership.share_in(self._server_directory, self.config.role)
+
+    def _keep_labels(self) -> None:
+        """Only the page shows windows by model and route."""
+        if self.config.page:
+            self.history.keep_labels()
 
     def _guarded(self, act: Callable[[], object], where: int = ERROR_POLICY) -> None:
         try:

@@ -79,6 +79,7 @@ def make_page(source: Source) -> Page:
     return Page(
         source.snapshot,
         lambda now, seconds: source.history.window(now, seconds),
+        lambda now, seconds: source.history.window_of_labels(now, seconds),
         lambda window: headline(window, source.context()),
         lambda: source.config.slo.text,
         VERSION,

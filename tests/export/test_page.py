@@ -116,6 +116,7 @@ def test_every_name_of_the_docstring_is_told(watch: tailwatch.Watch) -> None:
             "healthy",
             "filter",
             "counted",
+            "label_window",
             "routes",
             "label_sets",
             "slow_since",
@@ -185,7 +186,7 @@ def test_most_rows_and_queries_are_bounded(models: tailwatch.Watch, monkeypatch:
     ],
 )
 def test_the_filter(models: tailwatch.Watch, query: str, where: dict[str, str], gaps: int) -> None:
-    """Requests, tokens, rates and latencies are of the label sets that are chosen, since the start; slow gaps too."""
+    """Requests, tokens, rates and latencies are of the label sets that are chosen; slow gaps too."""
     served, snap = data(models.page, query), models.snapshot().where(**where)
     assert served["filter"] == {"model": where.get("model_name"), "route": where.get("route")}
     assert served["reasons"] == snap.requests and served["outcomes"] == snap.outcomes
@@ -200,6 +201,30 @@ def test_the_filter(models: tailwatch.Watch, query: str, where: dict[str, str], 
             {"route": row["route"]},
         ]
     assert served["opened"] == 7 and len(served["label_sets"]) == 6
+
+
+def test_rows_and_filter_are_of_the_window(models: tailwatch.Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came since the mark that is nearest to its begin; without one that has label sets, all since the start."""
+    models.history = snapshots.History()
+    models.history.push(models.snapshot())
+    look = snapshots.History.window_of_labels
+    monkeypatch.setattr(snapshots.History, "window_of_labels", lambda history, now, _: look(history, now, 1e-3))
+    assert models.page.numbers("1m")["label_window"] is None
+    models.history = snapshots.History()
+    models.history.keep_labels()
+    models.history.push(models.snapshot())
+    with tailwatch.stream(model="n", route="/v1/y") as stream:
+        stream.token(5)
+    served, filtered, all_of_it = models.page.numbers("1m"), models.page.numbers("1m", "m"), models.page.numbers("all")
+    seconds, rows = served["label_window"], {(row["model"], row["route"]): row for row in served["label_sets"]}
+    assert len(rows) == 6 and seconds < models.snapshot().seconds / 2
+    assert rows["n", "/v1/y"]["tokens"] * seconds == pytest.approx(5)
+    assert rows["n", "/v1/y"]["requests"] * seconds == pytest.approx(1)
+    assert rows["m", "/v1/y"]["tokens"] == rows["m", "/v1/y"]["requests"] == 0
+    assert rows["m", "/v1/y"]["attainment"] is None and rows["m", "/v1/y"]["itl"] == [None, None]
+    assert filtered["latency"]["itl"]["count"] == filtered["tokens"] == 0 and filtered["counted"] >= seconds
+    assert models.page.numbers("1m", "n")["outcomes"]["good"] == 1
+    assert all_of_it["label_window"] is None and sum(row["tokens"] for row in all_of_it["label_sets"]) > 0
 
 
 def test_gaps_fill_the_window() -> None:

@@ -227,7 +227,8 @@ def test_many_models_have_rows_and_a_filter(running: Browser, watched: Any, widt
         tab.ask('state.data.slow.every((gap) => gap.model === "qwen3-32b")')
         and tab.ask("state.data.slow.length") < gaps
     )
-    assert f"qwen3-32b {route}, since the start" in text(tab, "#covers")
+    assert f"qwen3-32b {route}, the last " in text(tab, "#covers")
+    assert text(tab, "#sets-note").startswith("The last ")
     assert tab.ask('document.querySelectorAll("#sets-table button[aria-pressed=true]").length') == 1
     assert tab.ask('document.querySelector("#h-load .unfiltered").checkVisibility()')
     assert tab.ask(f'document.querySelector("#route").value === "=" + {json.dumps(route)}')

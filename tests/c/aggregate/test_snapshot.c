@@ -970,6 +970,79 @@ TW_TEST(a_full_pool_costs_the_oldest_marks_only) {
 
 TW_TEST(the_memory_of_the_past_is_fixed) { TW_CHECK(tw_history_bytes() < 2 << 20); }
 
+/* ---- the past by label set ---- */
+
+static tw_snapshot *window_of_labels(past *p, uint64_t now_s, uint64_t window_s, int expected) {
+    tw_snapshot *now = at(p, now_s), *s = NULL;
+    TW_CHECK_EQ(expected, tw_history_window_of_labels(p->history, now, window_s * SECOND, &s));
+    tw_snapshot_free(now);
+    TW_CHECK(expected ? s == NULL : s != NULL);
+    return s;
+}
+
+static uint64_t gaps_of(const tw_snapshot *s, const char *model) {
+    tw_counts counts;
+    tw_snapshot_metric(s, TW_METRIC_ITL, model, "/r", &counts);
+    return counts.count;
+}
+
+TW_TEST(a_window_has_each_label_set) {
+    past p = past_open();
+    TW_CHECK_EQ(0, tw_history_label_bytes(p.history));
+    tw_history_keep_labels(p.history);
+    for (int i = 0; i < 3; i++) itl(p.series, 20 * MS);
+    push(&p, 60);
+    for (int i = 0; i < 4; i++) itl(p.series, 40 * MS);
+    tw_series *other = label(p.segment, "n", "/r");
+    for (int i = 0; i < 5; i++) itl(other, 80 * MS);
+    tw_add(&other->output_tokens, 6);
+    push(&p, 120);
+    itl(other, 20 * MS);
+    tw_add(&other->output_tokens, 1);
+    tw_snapshot *minute = window_of_labels(&p, 180, 60, 0), *two = window_of_labels(&p, 180, 120, 0);
+    TW_CHECK_EQ(60 * SECOND, minute->window_ns);
+    TW_CHECK_EQ(0, gaps_of(minute, "m"));
+    TW_CHECK_EQ(1, gaps_of(minute, "n"));
+    TW_REQUIRE(minute->series_count == 2 && strcmp(minute->series[1].model, "n") == 0);
+    TW_CHECK_EQ(1, minute->series[1].output_tokens);
+    TW_CHECK_EQ(120 * SECOND, two->window_ns);
+    TW_CHECK_EQ(4, gaps_of(two, "m"));
+    TW_CHECK_EQ(6, gaps_of(two, "n"));
+    tw_counts counts;
+    tw_snapshot_metric(two, TW_METRIC_ITL, "m", "/r", &counts);
+    const uint64_t p50 = tw_counts_quantile(&counts, tw_metric_layout(TW_METRIC_ITL), 0.5);
+    TW_CHECK(p50 > 39 * MS && p50 < 41 * MS);
+    tw_snapshot *all = window_of_labels(&p, 180, 1000, 0);
+    TW_CHECK_EQ(180 * SECOND, all->window_ns);
+    TW_CHECK_EQ(7, gaps_of(all, "m"));
+    TW_CHECK(tw_history_label_bytes(p.history) > 0 && tw_history_label_bytes(p.history) < 16384);
+    tw_snapshot_free(minute);
+    tw_snapshot_free(two);
+    tw_snapshot_free(all);
+    past_close(&p);
+}
+
+TW_TEST(without_label_sets_no_window_has_any) {
+    past p = past_open();
+    push(&p, 60);
+    tw_history_keep_labels(p.history);
+    TW_CHECK(window_of_labels(&p, 120, 60, ENODATA) == NULL);
+    past_close(&p);
+    tw_segment *g = segment("api", 100);
+    p = (past){g, NULL, NULL};
+    TW_REQUIRE(tw_history_create(&p.history) == 0);
+    tw_history_keep_labels(p.history);
+    char name[16];
+    for (int i = 0; i < 65; i++) {
+        snprintf(name, sizeof name, "m%d", i);
+        itl(label(g, name, "/r"), MS);
+    }
+    push(&p, 60);
+    TW_CHECK_EQ(0, tw_history_label_bytes(p.history));
+    TW_CHECK(window_of_labels(&p, 120, 60, ENODATA) == NULL);
+    past_close(&p);
+}
+
 /* ---- readers beside the writer ---- */
 
 static void *write_gaps(void *argument) {

@@ -24,6 +24,7 @@ static void tw_free(void *memory) {
 #include "../../csrc/aggregate/snapshot_processes.c"
 #include "../../csrc/aggregate/snapshot_seconds.c"
 #include "../../csrc/aggregate/snapshot_series.c"
+#include "../../csrc/aggregate/label_sets.c"
 
 #include "../../csrc/aggregate/history.c"
 
@@ -71,6 +72,7 @@ static world world_make(void) {
     use(b, "x");
     TW_REQUIRE(tw_snapshot_take(&w.later, w.segments, 2) == 0);
     TW_REQUIRE(tw_history_create(&w.history) == 0);
+    tw_history_keep_labels(w.history);
     TW_REQUIRE(tw_history_push(w.history, w.earlier) == 0);
     return w;
 }
@@ -88,6 +90,9 @@ typedef int (*operation)(const world *w, tw_snapshot **out);
 static int taking(const world *w, tw_snapshot **out) { return tw_snapshot_take(out, w->segments, 2); }
 static int subtracting(const world *w, tw_snapshot **out) { return tw_snapshot_subtract(out, w->later, w->earlier); }
 static int looking_back(const world *w, tw_snapshot **out) { return tw_history_window(w->history, w->later, 1, out); }
+static int of_labels(const world *w, tw_snapshot **out) {
+    return tw_history_window_of_labels(w->history, w->later, 1, out);
+}
 
 /* Fails allocation 1, 2, 3 ... until the operation succeeds, which needs at least `least` of them. */
 static void fail_each(operation run, size_t least) {
@@ -118,6 +123,25 @@ static void fail_each(operation run, size_t least) {
 TW_TEST(taking_survives_every_failure) { fail_each(taking, 16); }
 TW_TEST(subtracting_survives_every_failure) { fail_each(subtracting, 16); }
 TW_TEST(looking_back_survives_every_failure) { fail_each(looking_back, 16); }
+
+TW_TEST(windows_of_labels_survive_every_failure) { fail_each(of_labels, 16); }
+
+TW_TEST(label_sets_without_memory_are_not_kept) {
+    world w = world_make();
+    tw_history *h = NULL;
+    tw_snapshot *s = NULL;
+    TW_REQUIRE(tw_history_create(&h) == 0);
+    tw_history_keep_labels(h);
+    allocations = 0;
+    fail_at = 1;
+    TW_CHECK_EQ(0, tw_history_push(h, w.earlier));
+    fail_at = 0;
+    TW_CHECK_EQ(0, tw_history_label_bytes(h));
+    TW_CHECK_EQ(ENODATA, tw_history_window_of_labels(h, w.later, 1, &s));
+    TW_CHECK(s == NULL);
+    tw_history_free(h);
+    world_free(&w);
+}
 
 TW_TEST(the_past_needs_one_allocation_and_pushing_none) {
     world w = world_make();

@@ -180,5 +180,12 @@ int tw_history_push(tw_history *h, const tw_snapshot *s);
 /* now - the kept one whose age is nearest to window_ns: a snapshot with one label set ("*", "*"), whose
  * window_ns is what it really covers. ENODATA when nothing was kept yet (then out = a copy of now, merged). */
 int tw_history_window(const tw_history *h, const tw_snapshot *now, uint64_t window_ns, tw_snapshot **out);
+/* From now on marks keep each label set, too, as long as there are at most 64: a few kilobytes each, allocated as it is
+ * pushed. */
+void tw_history_keep_labels(tw_history *h);
+size_t tw_history_label_bytes(const tw_history *h);
+/* now - the kept one whose age is nearest to window_ns, or the start: the histograms and counters of its label sets,
+ * and window_ns, are of the window; all else is not. ENODATA: that one has no label sets (then out = NULL). */
+int tw_history_window_of_labels(const tw_history *h, const tw_snapshot *now, uint64_t window_ns, tw_snapshot **out);
 
 TW_END_C
