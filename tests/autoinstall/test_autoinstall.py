@@ -540,6 +540,17 @@ def test_granian(serve: Callable[..., Server], interface: str) -> None:
     assert server.counted() == TOKENS, server.output()
 
 
+@pytest.mark.skipif(not has("daphne"), reason="daphne is not installed: pip install daphne")
+def test_daphne(serve: Callable[..., Server]) -> None:
+    """It binds a port of its own."""
+    port = free_port()
+    server = serve("-m", "daphne", "-p", str(port), "app:app", **INSTALLED)
+    server.port = port
+    until(lambda: listens(server))
+    server.stream()
+    assert server.counted() == TOKENS, server.said()
+
+
 def listens(server: Server) -> bool:
     """Whether somebody does on the server's port; AssertionError where its process has ended."""
     assert server.process.poll() is None, server.output()

@@ -51,6 +51,35 @@ class Server(BaseApplication):
         return app
 Server().run()
 """
+SANIC = """
+import sys
+from sanic import Sanic, response
+app = Sanic("x")
+@app.post("/x")
+async def answer(request):
+    return response.text("ok")
+if __name__ == "__main__":
+    app.run("127.0.0.1", int(sys.argv[1]), single_process=True)
+"""
+TORNADO = """
+import asyncio, sys
+from tornado import web
+class Handler(web.RequestHandler):
+    def post(self):
+        self.write("ok")
+async def main():
+    web.Application([("/x", Handler)]).listen(int(sys.argv[1]), "127.0.0.1")
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+WAITRESS = """
+import sys
+from waitress import serve
+def app(environ, start_response):
+    start_response("200 OK", [("Content-Length", "2")])
+    return [b"ok"]
+serve(app, host="127.0.0.1", port=int(sys.argv[1]))
+"""
 UNKNOWN = """
 import http.server, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -99,6 +128,9 @@ def ask(port: int) -> bytes:
         ("aiohttp", AIOHTTP, "aiohttp.web is loaded"),
         ("flask", FLASK, "werkzeug (Flask's development server) is loaded"),
         ("gunicorn", GTHREAD, "gunicorn's gthread worker is loaded"),
+        ("sanic", SANIC, "sanic's own server is loaded"),
+        ("tornado", TORNADO, "tornado is loaded"),
+        ("waitress", WAITRESS, "waitress is loaded"),
         ("http", UNKNOWN, "No server that tailwatch recognises is loaded"),
     ],
 )
