@@ -26,6 +26,7 @@ from ..support.cgroups import ENTER, Limits, limited
 from ..support.docker_seccomp import default_profile, library
 from ..support.process import Serving, clean_environment
 from ..support.prometheus import needs
+from ..support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "kubernetes"
@@ -167,6 +168,13 @@ class Pod:
             return subprocess.run(start, env=clean_environment(**variables), capture_output=True, text=True, timeout=50)
 
 
+def stream(server: Serving) -> None:
+    """A request, to its end."""
+    asked = urllib.request.Request(f"http://127.0.0.1:{server.port}/v1/completions", method="POST")
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        assert b"[DONE]\n\n" in answer.read()
+
+
 def docker_filter() -> tuple[str, ...]:
     """Starts a command under Docker's own default profile."""
     try:
@@ -190,9 +198,7 @@ def pod(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pod]:
         start = (*ENTER, *in_pod(container), *container, *server)
         with Serving(*start, log=tmp_path / "log", env=clean_environment(**variables), cwd=ROOT) as serving:
             for _ in range(2):
-                asked = urllib.request.Request(f"http://127.0.0.1:{serving.port}/v1/completions", method="POST")
-                with urllib.request.urlopen(asked, timeout=30) as answer:
-                    assert b"[DONE]\n\n" in answer.read()
+                stream(serving)
             yield Pod(serving, limits, container)
 
 
@@ -215,11 +221,18 @@ def test_the_server_and_the_sidecar_work_so_restricted(pod: Pod) -> None:
     assert top.returncode == 0 and re.search(r"^ *api-0 .*running", top.stdout, re.MULTILINE), top.stdout + top.stderr
     text = (FOLDER / "server.yaml").read_text(encoding="utf-8")
     (why,) = re.findall(r"kubectl exec .* -- tailwatch (why .*)$", text, re.MULTILINE)
-    named = pod.exec_in_sidecar(*TAILWATCH, *shlex.split(why)).stdout
-    assert (
-        "held by match" in named and "rank" in named
-    )  # stacks are read, with no call that the filter answers by a kill
+
+    def named() -> str:
+        """What `why` prints, once stacks were read, with no call that the filter answers by a kill. A busy machine can
+        take the CPU for longer than what is planted."""
+        printed = pod.exec_in_sidecar(*TAILWATCH, *shlex.split(why)).stdout
+        if "held by match" in printed and "rank" in printed:
+            return printed
+        stream(pod.server)
+        return ""
+
+    printed = until(named, "both planted causes are named")
     assert pod.exec_in_sidecar(*TAILWATCH, "doctor").returncode in (0, 1)
     assert pod.server.running
     if pod.limits.throttled():
-        assert re.search(r'delay_seconds_total\{cause="(?:throttled|cpu)".* [\d.]*[1-9]', metrics), named
+        assert re.search(r'delay_seconds_total\{cause="(?:throttled|cpu)".* [\d.]*[1-9]', metrics), printed
