@@ -17,9 +17,10 @@ def remedy(directory: str) -> str:
         return ""
     if own.st_uid not in (os.geteuid(), 0):
         return f" (user {own.st_uid}): run this as that user"
-    if own.st_mode & stat.S_IWOTH or (own.st_uid == 0 != os.geteuid()):
+    is_closed = not own.st_mode & 0o077
+    if own.st_mode & stat.S_IWOTH or (own.st_uid == 0 != os.geteuid()) or not (is_closed or _is_groups(directory)):
         return f": its mode is {_mode(own)}; name a directory of your own in it, like {_within(directory)}"
-    if own.st_mode & 0o077:
+    if not is_closed:
         return f": its mode is {_mode(own)}; chmod 700 {directory}"
     if parent.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not parent.st_mode & stat.S_ISVTX:
         own_parent, name = os.path.join(above, "own"), os.path.basename(os.path.abspath(directory))
@@ -42,6 +43,15 @@ def disk_of(directory: str) -> str:
     except (OSError, IndexError):
         return ""
     return "" if kind in _IN_MEMORY else kind
+
+
+def _is_groups(directory: str) -> bool:
+    """Whether it may be closed to others: a group's directory has files only, unlike /home or /etc."""
+    try:
+        with os.scandir(directory) as entries:
+            return not any(entry.is_dir() for entry in entries)
+    except OSError:
+        return False
 
 
 def _mode(found: os.stat_result) -> str:

@@ -100,6 +100,9 @@ def test_a_directory_that_is_refused_comes_with_its_mode_and_a_remedy(
     assert "its mode is 1777" in error and "/tmp/tailwatch" in error
     os.chmod(group, 0o755)
     assert remedy(group) == f": its mode is 0755; chmod 700 {group}"
+    os.mkdir(f"{group}/users")  # then it may be /home: nobody is told to close it
+    assert remedy(group).endswith(f"name a directory of your own in it, like {group}/tailwatch")
+    os.rmdir(f"{group}/users")
     os.chmod(group, 0o700)
     tmp_path.chmod(0o2777)  # as an emptyDir has it
     assert cli.main(["doctor", "--dir", group]) == 2
