@@ -480,8 +480,9 @@ class Core:
     def own_frames(self) -> tuple[list[tuple[str, str, int, int]], bool]:
         """The calling thread's innermost frames as the watchdog would read them: function, file, line, whether it is of
         the standard library; and whether this thread is seen to hold the GIL."""
-    def handle_links(self, samples: list[tuple[object, object, bool]], code: object, /) -> int:
-        """How the code of an asyncio handle is found: objects with the next one on the way, and whether they are tasks.
+    def handle_links(self, samples: list[Any], code: object, request: object = None, /) -> int:
+        """How the code of an asyncio handle is found: objects with the next one on the way, whether they are tasks, and
+        of handles their context. request: the context variable whose values have the request's Send as ``sender``.
         Returns how many types are known."""
     def trust_frames(self, how: int, /) -> None:
         """Sets whether stacks are read: 0 no, 1 yes, 2 and the GIL's holder is known."""

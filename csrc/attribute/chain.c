@@ -54,29 +54,44 @@ static void add_pauses(explained *e, const tw_charge *d) {
 
 /* ---- the host ---- */
 
+/* sure: the token was ready. The request's own code makes its first token. */
+static bool is_certain(const explained *e, const tw_part *part, bool sure) {
+    return sure || (part->cause == TW_DELAY_OWN_CODE && e->w->phase == TW_PHASE_TTFT);
+}
+
 /* What the stamping thread did in [from, to]. code: what it is called that the request's own task ran. Pauses are the
  * charge's already. Returns the time in which the thread waited for events. */
 static uint64_t add_host(explained *e, uint64_t from, uint64_t to, bool sure, int code) {
     tw_parts parts = {0};
     if (from >= to) return 0;
     if (e->w->track < 0) return to - from;
-    const uint64_t idle = tw_host_split(&e->g->host, (uint32_t)e->w->track, &e->g->pause, from, to, &parts);
+    const uint64_t idle = tw_host_split(&e->g->host, (uint32_t)e->w->track, &e->g->pause, from, to,
+                                        e->w->ordinal, &parts);
     for (uint32_t i = 0; i < parts.n; ++i) {
         tw_part *part = &parts.part[i];
         if (part->cause < TW_CAUSES || part->cause == TW_DELAY_UNEXPLAINED) continue;
+        if (!is_certain(e, part, sure)) part->certainty = TW_ESTIMATED;
         if (part->cause == TW_DELAY_OWN_CODE) part->cause = (uint8_t)code;
-        if (!sure) part->certainty = TW_ESTIMATED;
         add_part(e, part);
     }
     return idle;
 }
 
+/* Of a first token: what the request's own handles did that had ended by then. Returns its sum. */
+static uint64_t add_own_work(explained *e, uint64_t by_ns) {
+    tw_parts parts = {0};
+    const uint64_t ns = e->w->own == NULL ? 0 : tw_own_work_by(e->w->own, by_ns, &parts);
+    for (uint32_t i = 0; i < parts.n; ++i) add_part(e, &parts.part[i]);
+    return ns;
+}
+
 /* Where the engine's stamps are not known: the loop ran from hi on, and perhaps since lo. What was late before is
- * nobody's that is known here. */
+ * nobody's that is known here, but for the request's own handles. */
 static void explain_by_loop(explained *e, uint64_t base) {
     const tw_wait *w = e->w;
     const uint64_t hi = least(most(w->ready.hi_ns, w->from_ns), w->to_ns), lo = most(w->ready.lo_ns, w->from_ns);
     const uint64_t from = most(base, lo), idle = add_host(e, from, most(from, hi), false, TW_DELAY_OWN_CODE);
+    (void)add_own_work(e, from);
     add(e, TW_DELAY_UPSTREAM, TW_MEASURED, 0, idle + add_host(e, most(from, hi), w->to_ns, true, TW_DELAY_OWN_CODE));
 }
 
@@ -107,16 +122,16 @@ static void add_engine_part(explained *e, const tw_segment *engine, uint32_t sou
     add_part(e, &part);
 }
 
-/* (k0, k1] beyond what is typical and what paused it. */
+/* (k0, k1] beyond what is typical, what paused it and what this process itself did. */
 static void add_engine(explained *e, uint64_t k0, uint64_t typical_ns, const tw_charge *d) {
     tw_parts parts = {0};
     uint32_t source;
     const tw_segment *engine = engine_of(e, &source);
-    uint64_t paused_ns = 0;
+    uint64_t accounted_ns = typical_ns + add_own_work(e, e->w->token->key_ns);
     if (engine == NULL) return;
-    for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i) paused_ns += d->delay[i / TW_CAUSES][i % TW_CAUSES];
+    for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i) accounted_ns += d->delay[i / TW_CAUSES][i % TW_CAUSES];
     e->joined = tw_engine_split(&engine->step_ring, &engine->host, k0, e->w->token->key_ns, e->w->request,
-                                typical_ns + paused_ns, &parts);
+                                accounted_ns, &parts);
     for (uint32_t i = 0; i < parts.n; ++i)
         if (parts.part[i].cause != TW_DELAY_UNEXPLAINED) add_engine_part(e, engine, source, parts.part[i]);
 }

@@ -12,7 +12,7 @@
 #define EVIDENCE 12
 #define WINDOWS 16   /* handles of one part in so many of an interval, or more, are split by themselves */
 
-#define OWN_HANDLE TW_SPAN_KINDS /* as a kind of evidence: a handle of the task whose step runs at the interval's end */
+#define OWN_HANDLE TW_SPAN_KINDS /* as a kind of evidence: a handle of the request */
 
 /* Spans of one kind, name and detail, added up. */
 typedef struct evidence {
@@ -21,9 +21,15 @@ typedef struct evidence {
     tw_certainty certainty;
 } evidence;
 
+/* Whose handles are own ones. */
+typedef struct owner {
+    uint64_t task;    /* whose step runs at the interval's end; 0: not known */
+    uint64_t request; /* 0: not known */
+} owner;
+
 typedef struct findings {
     uint64_t from_ns, to_ns;
-    uint64_t task;  /* whose handles are own ones; 0: not known */
+    owner own;
     uint32_t track, n;
     evidence of[EVIDENCE];
     uint64_t stopped_ns, throttled_ns, gil_measured_ns; /* stopped: as the ring with most has it */
@@ -34,7 +40,7 @@ typedef struct split {
     const tw_host *host;
     const tw_pause_clock *pauses;
     uint32_t track;
-    uint64_t task;  /* whose step runs at the interval's end; 0: not known */
+    owner own;
     tw_parts *out;
 } split;
 
@@ -42,11 +48,14 @@ static uint64_t overlap_of(const tw_host_span *s, const findings *f) {
     return since(least(s->to_ns, f->to_ns), most(s->from_ns, f->from_ns));
 }
 
-static bool is_own_task(uint64_t own, uint64_t task) { return own != 0 && task == own; }
+static bool is_own(const owner *own, const tw_host_span *handle) {
+    if (own->request != 0 && tw_span_request(handle) == own->request) return true;
+    return own->task != 0 && handle->detail == own->task;
+}
 
 static void add_evidence(findings *f, const tw_host_span *s, uint64_t ns) {
-    const bool is_handle = tw_span_kind_of(s) == TW_SPAN_HANDLE, is_own = is_handle && is_own_task(f->task, s->detail);
-    const tw_span_kind kind = is_own ? OWN_HANDLE : tw_span_kind_of(s);
+    const bool is_handle = tw_span_kind_of(s) == TW_SPAN_HANDLE;
+    const tw_span_kind kind = is_handle && is_own(&f->own, s) ? OWN_HANDLE : tw_span_kind_of(s);
     const tw_certainty certainty = tw_span_certainty(s);
     for (uint32_t i = 0; i < f->n; i++) {
         evidence *e = &f->of[i];
@@ -235,7 +244,7 @@ static uint64_t split_window(const split *s, uint64_t from_ns, uint64_t to_ns, i
     f.from_ns = from_ns;
     f.to_ns = to_ns;
     f.track = s->track;
-    f.task = s->task;
+    f.own = s->own;
     tw_host_track_usage(&s->host->track[s->track], from_ns, to_ns, &u);
     find_in(&f, &s->host->by_watchdog);
     find_in(&f, &s->host->by_loop);
@@ -277,19 +286,19 @@ static uint64_t split_handles(const split *s, uint64_t from_ns, uint64_t to_ns) 
     for (uint32_t i = from_ns < to_ns ? handles_of(s, from_ns, to_ns, handles) : 0; i-- > 0;) {
         const tw_host_span *h = &handles[i];
         const uint64_t begin = most(at, h->from_ns), end = least(h->to_ns, to_ns);
-        const bool is_own = is_own_task(s->task, h->detail);
         waited += split_window(s, at, begin, TW_DELAY_CALLBACK);
-        waited += split_window(s, begin, end, is_own ? TW_DELAY_OWN_CODE : TW_DELAY_CALLBACK);
+        waited += split_window(s, begin, end, is_own(&s->own, h) ? TW_DELAY_OWN_CODE : TW_DELAY_CALLBACK);
         at = end;
     }
     return waited + split_window(s, at, to_ns, TW_DELAY_CALLBACK);
 }
 
 uint64_t tw_host_split(const tw_host *host, uint32_t track, const tw_pause_clock *pauses, uint64_t from_ns,
-                       uint64_t to_ns, tw_parts *out) {
+                       uint64_t to_ns, uint64_t request, tw_parts *out) {
     if (track >= TW_TRACKS || from_ns >= to_ns) return 0;
     const uint64_t handle = tw_load(&host->track[track].handle_since_ns);
     const uint64_t own_from = handle == 0 || handle > to_ns ? to_ns : most(handle, from_ns);
-    const split s = {host, pauses, track, handle == 0 ? 0 : tw_load(&host->track[track].handle_task), out};
+    const owner own = {handle == 0 ? 0 : tw_load(&host->track[track].handle_task), request};
+    const split s = {host, pauses, track, own, out};
     return split_handles(&s, from_ns, own_from) + split_window(&s, own_from, to_ns, TW_DELAY_OWN_CODE);
 }

@@ -66,6 +66,12 @@ void tw_stream_received(tw_stream *s, uint64_t key_ns, uint64_t recv_ns, uint64_
     s->chained = 1;
 }
 
+void tw_stream_worked(tw_stream *s, uint32_t track, uint64_t from_ns, uint64_t to_ns) {
+    if (s->messages != 0 || s->closed) return;
+    tw_own_work_add(&s->own, &s->segment->host, track, &s->segment->pause, most(from_ns, s->entry_ns), to_ns,
+                    s->ordinal);
+}
+
 /* The token that is stamped now, if it was received; the one before it, if that was. */
 static void chain_of(const tw_stream *s, tw_wait *w) {
     if (s->chained == 0 || s->chained_at != s->messages) return;
@@ -77,7 +83,7 @@ static void chain_of(const tw_stream *s, tw_wait *w) {
 
 static tw_wait wait_of(const tw_stream *s, tw_phase phase, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns) {
     tw_wait w = {.phase = phase, .from_ns = from_ns, .to_ns = to_ns, .typical_ns = typical_ns,
-                 .client_ns = least(s->client_ns, to_ns - from_ns), .request = s->request, .track = -1};
+                 .client_ns = least(s->client_ns, to_ns - from_ns), .request = s->request, .ordinal = s->ordinal, .track = -1};
     w.ready = tw_ready_by_loop(s->segment, &w.track);
     chain_of(s, &w);
     return w;
@@ -138,6 +144,7 @@ static void first_token_examine(tw_stream *s, uint64_t now_ns, uint64_t ttft) {
                           &w.ready, &d);
     add_up(s, &d);
     w.accept_ns = since(entry - s->arrival_ns, d.before_entry_ns);
+    w.own = &s->own;
     const bool slow = tw_ttft_is_slow(s, ttft, since(ttft, d.delay_ns));
     if (slow || d.delay_ns > 0) explain(s, &w, &d, slow);
     record_delay(s, now_ns, TW_PHASE_TTFT, &d);
@@ -253,6 +260,7 @@ void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t e
     tw_histogram_record(&g->queue_accept, layout, entry_ns - s->arrival_ns);
     if ((unsigned)source < TW_ARRIVALS) tw_add(&g->arrivals[source], 1);
     tw_add(&g->opened, 1);
+    s->ordinal = tw_load(&g->opened);
     s->concurrency = tw_load(&g->in_flight) + 1;
     tw_store(&g->in_flight, s->concurrency);
 }

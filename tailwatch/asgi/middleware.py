@@ -28,7 +28,8 @@ from tailwatch.gc.idle_hooks import running_loop
 
 READY_SECONDS, _LOOK_SECONDS = 5.0, 0.02
 _MARK = "__tailwatch__"
-_serving: ContextVar[_Serving | None] = ContextVar("tailwatch", default=None)
+request_variable: ContextVar[_Serving | None] = ContextVar("tailwatch", default=None)
+"""What a task's request holds, where Hook.carries says that somebody asks; else None."""
 _PLAIN = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
 
 
@@ -48,7 +49,7 @@ class Hook:
     on_idle: called when a request has ended and no other is in flight.
     on_request: called when a request has come in that is observed.
     on_error: called inside the handler of an exception of ours.
-    carries: whether somebody asks current_stream().
+    carries: whether somebody asks current_stream(), or reads request_variable.
     """
 
     core: _hot.Core
@@ -125,7 +126,7 @@ class Attached:
         try:
             scope["tailwatch"] = sender.stream
             if self.hook.carries():
-                _serving.set(_Serving(sender))
+                request_variable.set(_Serving(sender))
             self.hook.on_request()
         except Exception:
             self.failed()
@@ -142,7 +143,7 @@ class Attached:
         """The app returned, or raised error."""
         core = self.hook.core
         try:
-            serving = _serving.get()
+            serving = request_variable.get()
             errands = sender.finish(error)
             if serving is not None and serving.sender is sender:
                 serving.sender = serving.span = None
@@ -214,14 +215,14 @@ class _Serving:
 
 def current_request() -> _Serving | None:
     """What the calling task's request holds; None where there is none, or it has ended, or nobody asks."""
-    serving = _serving.get()
+    serving = request_variable.get()
     return None if serving is None or serving.sender is None else serving
 
 
 def current_stream() -> _hot.Stream | None:
     """The stream of the request that the calling task works for, None where there is none, or Hook.carries shows that
     nobody asks."""
-    serving = _serving.get()
+    serving = request_variable.get()
     return None if serving is None or serving.sender is None else serving.sender.stream
 
 

@@ -98,7 +98,9 @@ class Watch:
             self._pause_lengths,
         )
         self.gc: GCHook = self.coordinator.hook
-        self.host: HostWatch = HostWatch(self.core, config.stalls, self.gc.idle_gc.loops, self.notes.append)
+        self.host: HostWatch = HostWatch(
+            self.core, config.stalls, self.gc.idle_gc.loops, self.notes.append, middleware.request_variable
+        )
         self.tracing: Tracing = Tracing(self.core, self.membership, config, self._warn)
         self.fast_sse: FastSSE = FastSSE(self.core.count_fallback, self.notes.append)
         self.nvtx: NVTXHook = NVTXHook(self.core, config.nvtx, config.nvtx_tokens, self.notes.append)
@@ -483,8 +485,12 @@ class Watch:
             on_startup=lambda: self._guarded(self._on_startup),
             is_ready=self.membership.engines_are_ready,
             on_idle=self.coordinator.on_idle,
-            carries=lambda: self.otel is not None or self.routing.active() or self.outputs.active(),
+            carries=self._is_asked_for_requests,
         )
+
+    def _is_asked_for_requests(self) -> bool:
+        asks = self.otel is not None or self.host.asks_for_requests()
+        return asks or self.routing.active() or self.outputs.active()
 
     def _tasks(self) -> list[Task]:
         """What the daemon does, in the order in which it does it."""

@@ -8,11 +8,13 @@ its task, which has its coroutine. Where in an object of a type the next one sta
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 from collections.abc import Callable
 from typing import Any
 
-Sample = tuple[object, object, bool]  # an object, the next one on the way, whether the object is a task
+# An object, the next one on the way, whether the object is a task; of a handle: its context
+Sample = tuple[object, object, bool] | tuple[object, object, bool, contextvars.Context]
 
 
 class _Caught:
@@ -52,8 +54,10 @@ def samples() -> list[Sample]:
 
 def _of_handles() -> list[Sample]:
     loop: Any = _Caught()
-    handle, timer = asyncio.Handle(_nothing, (), loop), asyncio.TimerHandle(0.0, _nothing, (), loop)
-    return [(handle, _nothing, False), (timer, _nothing, False)]
+    context = contextvars.copy_context()
+    handle = asyncio.Handle(_nothing, (), loop, context)
+    timer = asyncio.TimerHandle(0.0, _nothing, (), loop, context)
+    return [(handle, _nothing, False, context), (timer, _nothing, False, context)]
 
 
 def _of_functions() -> list[Sample]:

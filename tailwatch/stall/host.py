@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from tailwatch import _hot
 
@@ -40,13 +41,17 @@ class HostWatch:
     Args:
         mode: the option ``stalls``.
         note: takes a sentence about a source of knowledge that is missing.
+        request: the context variable that has the request for which a task works, where that is set.
     """
 
-    def __init__(self, core: _hot.Core, mode: str, loops: Loops, note: Callable[[str], object]) -> None:
+    def __init__(
+        self, core: _hot.Core, mode: str, loops: Loops, note: Callable[[str], object], request: ContextVar[Any] | None
+    ) -> None:
         self._core = core
         self._mode = mode
         self._loops = loops
         self._note = note
+        self._request = request
         self._links = False  # whether the core can name what a handle runs
 
     def start(self) -> None:
@@ -78,9 +83,13 @@ class HostWatch:
             from tailwatch.stall.handle_links import samples  # imports asyncio
 
             self._links = True
-            self._core.handle_links(samples(), (lambda: None).__code__)
+            self._core.handle_links(samples(), (lambda: None).__code__, self._request)
         if why := self._loops.use(_USER):
             self._note(f"stalls: {why}; what its thread does is not known")
+
+    def asks_for_requests(self) -> bool:
+        """Whether what handles run is told apart by request."""
+        return self._links and self._mode != "off"
 
     def find_loops(self) -> None:
         """Called by the daemon: time the loops of other threads."""

@@ -232,6 +232,10 @@ class Tracked:
     """What a handle is given; its end is seen."""
 
 
+class Described(str):
+    """What a context holds; its end is seen."""
+
+
 def masked(text: str) -> str:
     """Without addresses, times and numbers of tasks."""
     text = re.sub(r"0x[0-9a-f]+", "0x", text)
@@ -285,6 +289,11 @@ def behaviour(prepare: Callable[[asyncio.AbstractEventLoop], None], debug: bool)
         context = contextvars.copy_context()
         context.run(variable.set, "own")
         loop.call_soon(note, "in a context", context=context)
+        held = contextvars.copy_context()
+        held.run(variable.set, Described())
+        weakref.finalize(held[variable], seen.append, "what a context held ended")
+        loop.call_soon(note, "in a context that ends", context=held)
+        del held
         loop.call_soon(note, "cancelled").cancel()
         now = loop.time()
         for wait in (0.004, 0.002, 0.002):

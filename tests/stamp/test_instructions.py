@@ -170,14 +170,14 @@ for generation in (0, 1):
     count(f"collection of generation {generation}", gc.collect, 50, generation)
 gc.callbacks[:] = []
 
-import asyncio, pathlib
+import asyncio, contextvars, pathlib
 package = pathlib.Path(sys.argv[1]).parent
 spec = importlib.util.spec_from_file_location("handle_links", package / "stall" / "handle_links.py")
 links = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(links)
 timing = hot.Core("api", 4, slo, 0, lambda scope: "/v1/chat", lambda waits, stream: waits)
 timing.stalls(1, sys.version_info[1], count.__code__, "")
-timing.handle_links(links.samples(), count.__code__)
+timing.handle_links(links.samples(), count.__code__, contextvars.ContextVar("tailwatch", default=None))
 hooks = hot.Slicer(timing, gc.collect)
 
 async def turns(times):

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "python/stamp/requests.h"
 
 #define LINKS 16
 #define LONGEST 8 /* links from a handle to its code: handle, partial, task's wakeup, task, coroutine */
@@ -10,7 +11,7 @@
 /* Where an object of a type has the next one on the way to a handle's code: found by looking at one whose next is known. */
 typedef struct code_link {
     PyTypeObject *type;
-    Py_ssize_t offset;
+    Py_ssize_t offset, context_at; /* context_at: of a handle; 0: it has none */
     int is_task;
     struct code_link *then; /* of what came next the last time; or NULL */
 } code_link;
@@ -21,13 +22,15 @@ static struct {
     PyTypeObject *queue_type; /* of a deque that is timed; made once */
     PyCFunction popleft;      /* a deque's */
     PyTypeObject *code_type;
+    PyObject *request; /* the context variable that has the request; NULL: nobody sets one */
     code_link begin, link[LINKS]; /* begin: before a handle */
     int links;
 } handles;
 
 /* ---- from a handle to its code ---- */
 
-static code_link *link_of(const PyTypeObject *type) {
+/* Not inlined: its loop would be unrolled into the path of each handle. */
+static __attribute__((noinline)) code_link *link_of(const PyTypeObject *type) {
     for (int i = 0; i < handles.links; i++)
         if (handles.link[i].type == type) return &handles.link[i];
     return NULL;
@@ -42,12 +45,20 @@ static code_link *link_after(code_link *l, const PyTypeObject *type) {
 static PyObject *code_of(PyObject *op, uint64_t *task) {
     code_link *l = &handles.begin;
     *task = 0;
-    for (int i = 0; i < LONGEST && op != NULL && Py_TYPE(op) != handles.code_type; i++) {
-        if ((l = link_after(l, Py_TYPE(op))) == NULL) return NULL;
+    for (int i = 0; i <= LONGEST && op != NULL; i++) {
+        const PyTypeObject *type = Py_TYPE(op);
+        if (type == handles.code_type) return op;
+        if ((l = link_after(l, type)) == NULL) return NULL;
         if (l->is_task) *task = (uint64_t)(uintptr_t)op;
         op = *(PyObject **)(void *)((char *)op + l->offset);
     }
-    return op != NULL && Py_TYPE(op) == handles.code_type ? op : NULL;
+    return NULL;
+}
+
+/* A borrowed reference; NULL: it is not known. After code_of(). */
+static PyObject *context_of(PyObject *handle) {
+    const code_link *l = handles.begin.then;
+    return l == NULL || l->context_at == 0 ? NULL : *(PyObject **)(void *)((char *)handle + l->context_at);
 }
 
 /* Where in an object the other one stands; -1: nowhere. */
@@ -61,23 +72,32 @@ static Py_ssize_t offset_of(PyObject *object, PyObject *next) {
 }
 
 static int add_link(PyObject *sample) {
-    PyObject *object, *next;
+    PyObject *object, *next, *context = Py_None;
     int is_task;
-    if (!PyArg_ParseTuple(sample, "OOp", &object, &next, &is_task)) return -1;
+    if (!PyArg_ParseTuple(sample, "OOp|O", &object, &next, &is_task, &context)) return -1;
     const Py_ssize_t offset = offset_of(object, next);
+    const Py_ssize_t context_at = context == Py_None || PyErr_Occurred() ? 0 : offset_of(object, context);
     if (PyErr_Occurred()) return -1;
     if (offset < 0 || handles.links == LINKS || link_of(Py_TYPE(object)) != NULL) return 0;
-    handles.link[handles.links++] = (code_link){(PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(object)), offset, is_task,
-        NULL};
+    handles.link[handles.links++] = (code_link){(PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(object)), offset,
+        context_at > 0 ? context_at : 0, is_task, NULL};
     return 0;
 }
 
-/* handle_links(samples, code): [(object, next, is_task)]: on the way from a handle to the code that it runs, an object of
- * each type that has the next one. How many types are known. */
+static void set_request(PyObject *variable) {
+    PyObject *before = handles.request;
+    handles.request = variable == Py_None ? NULL : Py_NewRef(variable);
+    Py_XDECREF(before);
+}
+
+/* handle_links(samples, code, request=None): [(object, next, is_task[, context])]: on the way from a handle to the code
+ * that it runs, an object of each type that has the next one; a handle has its context too. request: the context variable
+ * whose values have a Send as .sender. How many types are known. */
 PyObject *core_handle_links(PyObject *op, PyObject *args) {
-    PyObject *samples, *code;
+    PyObject *samples, *code, *request = Py_None;
     (void)op;
-    if (!PyArg_ParseTuple(args, "O!O", &PyList_Type, &samples, &code)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!O|O", &PyList_Type, &samples, &code, &request)) return NULL;
+    set_request(request);
     handles.code_type = Py_TYPE(code);
     for (Py_ssize_t i = 0; i < PyList_Size(samples); i++)
         if (add_link(PyList_GetItem(samples, i)) < 0) return NULL;
@@ -106,32 +126,59 @@ static uint32_t name_of(tw_name_table *names, PyObject *code) {
     return n <= 0 ? 0 : tw_name_intern(names, name, strlen(name));
 }
 
-/* ---- the clock ---- */
+/* ---- its request ---- */
 
-/* A handle that ran for long: a span with its name and task, and a point at its end, which divides what it used from what
- * others used. At most one point a millisecond, but one after each slow handle. */
-static void note(const handle_clock *c, uint64_t now_ns) {
-    tw_host *host = &c->loop->core->segment->host;
-    const uint32_t name = c->code == NULL ? 0 : name_of(&host->names, c->code);
-    const tw_host_span span = {0, c->since_ns, now_ns, tw_span_what(TW_SPAN_HANDLE, c->loop->number, TW_MEASURED), name,
-        tw_load(&c->loop->track->handle_task), {0, 0}};
-    tw_span_add(&host->by_handle, &span);
-    if (now_ns - c->since_ns > TW_SLOW_NS || now_ns - tw_load(&c->loop->track->point_ns) >= TW_POINT_EVERY_NS)
-        tw_host_point_now(host, c->loop->number);
+/* The stream of the request in whose context the handle ran, a new reference; NULL: of none of this core's that counts. */
+static StreamObject *stream_of(const handle_clock *c) {
+    if (handles.request == NULL || c->context == NULL) return NULL;
+    PyObject *serving = PyObject_CallMethod(c->context, "get", "O", handles.request);
+    PyObject *sender = serving == NULL || serving == Py_None ? NULL : PyObject_GetAttrString(serving, "sender");
+    StreamObject *stream = sender == NULL ? NULL : sent_stream(c->loop->core, sender);
+    PyErr_Clear();
+    Py_XDECREF(sender);
+    Py_XDECREF(serving);
+    return stream;
 }
 
-static void run_next(handle_clock *c, uint64_t now_ns, PyObject *code) {
-    PyObject *before = c->code;
-    if (c->since_ns != 0 && now_ns - c->since_ns >= TW_SPAN_LEAST_NS) note(c, now_ns);
-    Py_XINCREF(code);
-    c->code = code;
+/* ---- the clock ---- */
+
+/* A handle that ran for long: a span with its name, task and request, and a point at its end, which divides what it used
+ * from what others used. At most one point a millisecond, but one after each slow handle. */
+static __attribute__((noinline)) void note(const handle_clock *c, uint64_t now_ns) {
+    tw_host *host = &c->loop->core->segment->host;
+    const uint32_t name = c->code == NULL ? 0 : name_of(&host->names, c->code), track = c->loop->number;
+    StreamObject *stream = stream_of(c);
+    const tw_host_span span = {0, c->since_ns, now_ns, tw_span_what(TW_SPAN_HANDLE, track, TW_MEASURED), name,
+        tw_load(&c->loop->track->handle_task), {0, stream == NULL ? 0 : stream->stream.ordinal}};
+    tw_span_add(&host->by_handle, &span);
+    if (now_ns - c->since_ns > TW_SLOW_NS || now_ns - tw_load(&c->loop->track->point_ns) >= TW_POINT_EVERY_NS)
+        tw_host_point_now(host, track);
+    if (stream != NULL && now_ns - c->since_ns >= TW_POINT_EVERY_NS)
+        tw_stream_worked(&stream->stream, track, c->since_ns, now_ns);
+    Py_XDECREF((PyObject *)stream);
+}
+
+/* Tasks that take turns run the same code. */
+static inline void hold(PyObject **held, PyObject *next) {
+    PyObject *before = *held;
+    if (before == next) return;
+    Py_XINCREF(next);
+    *held = next;
     Py_XDECREF(before);
+}
+
+static inline __attribute__((always_inline)) void run_next(handle_clock *c, uint64_t now_ns, PyObject *code,
+                                                           PyObject *context) {
+    if (c->since_ns != 0 && now_ns - c->since_ns >= TW_SPAN_LEAST_NS) note(c, now_ns);
+    hold(&c->code, code);
+    hold(&c->context, context);
 }
 
 static void handle_began(handle_clock *c, PyObject *handle) {
     const uint64_t now = tw_now_ns();
     uint64_t task;
-    run_next(c, now, code_of(handle, &task));
+    PyObject *code = code_of(handle, &task);
+    run_next(c, now, code, context_of(handle));
     c->since_ns = now;
     tw_store(&c->loop->track->handle_task, task);
     tw_store_release(&c->loop->track->handle_since_ns, now);
@@ -140,7 +187,7 @@ static void handle_began(handle_clock *c, PyObject *handle) {
 void handle_clock_ended(handle_clock *c, uint64_t now_ns) {
     if (c->since_ns == 0) return;
     if (loop_clock_runs(c->loop)) {
-        run_next(c, now_ns, NULL);
+        run_next(c, now_ns, NULL, NULL);
         tw_store(&c->loop->track->handle_since_ns, 0);
     }
     c->since_ns = 0;
@@ -231,6 +278,7 @@ void handle_clock_end(handle_clock *c) {
     c->since_ns = 0;
     if (Py_TYPE(queue) == handles.queue_type) set_type(queue, c->type);
     Py_CLEAR(c->code);
+    Py_CLEAR(c->context);
     Py_DECREF(queue);
 }
 

@@ -1,6 +1,6 @@
 /* How long each handle of an asyncio loop runs: the type of the loop's queue is replaced by one whose popleft() notes the
  * time. The handle itself, its frames and its life are as without it: what is kept of it, until the next one or the next
- * wait, is the code object that it runs.
+ * wait, is the code object that it runs and its context, which has the request that it works for.
  *
  * Under the GIL, on the loop's thread.
  */
@@ -13,7 +13,7 @@ typedef struct handle_clock {
     const loop_clock *loop;
     PyObject *queue;           /* NULL: it times nothing */
     PyTypeObject *type;        /* that the queue had */
-    PyObject *code;            /* of the handle that runs, where it is known; or NULL */
+    PyObject *code, *context;  /* of the handle that runs, where they are known; or NULL */
     uint64_t since_ns;         /* when it began; 0: none runs */
 } handle_clock;
 
@@ -30,4 +30,4 @@ void handle_clock_end_of(PyObject *queue);
 /* The handle that runs, if one does, has ended: the loop is to wait. */
 void handle_clock_ended(handle_clock *clock, uint64_t now_ns);
 
-PyObject *core_handle_links(PyObject *op, PyObject *samples);
+PyObject *core_handle_links(PyObject *op, PyObject *args);

@@ -311,7 +311,8 @@ PyObject *core_split_host(PyObject *op, PyObject *args) {
     if (track < 0) Py_RETURN_NONE;
     tw_parts parts = {0};
     tw_host_point_now(host_of(core), (uint32_t)track);
-    const uint64_t waited = tw_host_split(host_of(core), (uint32_t)track, &core->segment->pause, from, to, &parts);
+    const uint64_t waited = tw_host_split(host_of(core), (uint32_t)track, &core->segment->pause, from, to, 0,
+        &parts);
     PyObject *list = parts_list(host_of(core), &parts);
     return list == NULL ? NULL : Py_BuildValue("NK", list, (unsigned long long)waited);
 }

@@ -527,6 +527,13 @@ PyObject *core_request(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
     return (PyObject *)self;
 }
 
+StreamObject *sent_stream(const CoreObject *core, PyObject *sender) {
+    if (Py_TYPE(sender) != core->requests.type) return NULL;
+    StreamObject *stream = ((SendObject *)sender)->stream;
+    return stream == NULL || stream->core != core || !stream_counts(stream) ? NULL
+                                                                             : (StreamObject *)Py_NewRef((PyObject *)stream);
+}
+
 static int send_traverse(PyObject *op, visitproc visit, void *arg) {
     SendObject *self = (SendObject *)op;
     Py_VISIT(Py_TYPE(op));

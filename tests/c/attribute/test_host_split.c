@@ -43,7 +43,7 @@ static uint64_t part_of(const tw_parts *parts, int cause, uint32_t of) {
 
 static tw_parts split(uint64_t from, uint64_t to, uint64_t expected_idle) {
     tw_parts parts = {0};
-    TW_CHECK_EQ(expected_idle, tw_host_split(host, 0, pauses, from, to, &parts));
+    TW_CHECK_EQ(expected_idle, tw_host_split(host, 0, pauses, from, to, 0, &parts));
     TW_CHECK_EQ(to - from - expected_idle, tw_parts_sum(&parts));
     return parts;
 }
@@ -247,7 +247,7 @@ TW_TEST(what_no_point_covers_is_unexplained) {
     TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_CALLBACK, 0));
     TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
     tw_parts none = {0};
-    TW_CHECK_EQ(0, tw_host_split(host, TW_TRACKS, pauses, 1, 2, &none));
+    TW_CHECK_EQ(0, tw_host_split(host, TW_TRACKS, pauses, 1, 2, 0, &none));
     TW_CHECK_EQ(0, none.n);
 }
 
@@ -288,7 +288,7 @@ TW_TEST(the_parts_sum_to_the_interval) {
         if (round % 3 == 0) host->track[0].handle_since_ns = tw_test_random_below(&random, at);
         const uint64_t from = tw_test_random_below(&random, at), to = from + tw_test_random_below(&random, at);
         tw_parts parts = {0};
-        const uint64_t waited = tw_host_split(host, 0, pauses, from, to, &parts);
+        const uint64_t waited = tw_host_split(host, 0, pauses, from, to, 0, &parts);
         TW_CHECK_EQ(to - from, waited + tw_parts_sum(&parts));
         for (uint32_t i = 0; i < parts.n; i++) TW_CHECK(parts.part[i].cause < TW_DELAYS && parts.part[i].ns > 0);
     }

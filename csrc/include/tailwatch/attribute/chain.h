@@ -3,7 +3,8 @@
  *     the engine's stamp K  ->  received R  ->  processed P  ->  sent S        gap = dK + d(R-K) + d(P-R) + d(S-P)
  *
  * each against the same stream's token before. Where only the loop's clock is known, a token was ready between the end
- * of the loop's latest sleep and its latest wake-up: what came before that is upstream, what came after it the host's.
+ * of the loop's latest sleep and its latest wake-up: what came before that is upstream, what came after it the host's. Of
+ * a first token, what the request's own handles did before is apart: it made the token, so it is never hidden in a wait.
  * The parts sum to the excess, exactly: certain parts come first, estimates take what these leave, the rest is upstream
  * or unexplained.
  *
@@ -13,6 +14,7 @@
 
 #include "tailwatch/base/extern_c.h"
 #include "tailwatch/attribute/charge.h"
+#include "tailwatch/attribute/own_work.h"
 #include "tailwatch/attribute/parts.h"
 
 TW_BEGIN_C
@@ -28,6 +30,8 @@ typedef struct tw_wait {
     uint64_t client_ns;           /* of it, that a send waited for a client */
     uint64_t accept_ns;           /* of a TTFT: before the app was entered, pauses not counted */
     uint64_t request;             /* tw_request_hash() of its id */
+    uint64_t ordinal;             /* its number among the requests of the process: tw_span_request(); 0: not known */
+    const tw_own_work *own;       /* of a first token: what its own code did; NULL: not known */
     int track;                    /* of the thread that stamps; -1: it is not followed */
     tw_ready ready;
     const tw_token_chain *before, *token; /* NULL: not known. before, of a first token: NULL */

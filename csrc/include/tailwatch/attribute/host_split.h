@@ -3,7 +3,8 @@
  *     time = on CPU + runnable + asleep (+ waiting for events, which is no part)
  *
  * On CPU: collections first (the pause clock), then page faults where they took more than a fifth, then code: the request's
- * own in the handle that runs now and in earlier steps of its task (where the handle clock is known), else of callbacks.
+ * own in the handle that runs now, in earlier steps of its task and in other handles of the request (where the handle
+ * clock is known), else of callbacks.
  * Each handle of some length is split by itself, so what one slept or ran is not the other's. Runnable: throttled as far
  * as the cgroup has it, else cpu. Asleep: by the spans of that time, scaled to the sleep, since a wait's wall time
  * contains run-queue time; stopped where nothing but the watchdog's own silence covers it.
@@ -20,10 +21,10 @@
 
 TW_BEGIN_C
 
-/* Adds the parts of [from_ns, to_ns] of a track to *out. pauses: of the same process; NULL: none. Names are numbers of
- * host->names. What no source explains is a part of cause TW_DELAY_UNEXPLAINED.
+/* Adds the parts of [from_ns, to_ns] of a track to *out. pauses: of the same process; NULL: none. request: whose handles
+ * are own ones, see tw_span_request(); 0: not known. Names are numbers of host->names. What no source explains is a part of cause TW_DELAY_UNEXPLAINED.
  * Returns the time in which the thread waited for events, ns: the added parts and it sum to the interval, exactly. */
 uint64_t tw_host_split(const tw_host *host, uint32_t track, const tw_pause_clock *pauses, uint64_t from_ns,
-                       uint64_t to_ns, tw_parts *out);
+                       uint64_t to_ns, uint64_t request, tw_parts *out);
 
 TW_END_C

@@ -58,7 +58,7 @@ typedef struct tw_host_span {
     uint64_t what;          /* tw_span_what() */
     uint64_t name;          /* of the process's name table; 0: none */
     uint64_t detail;
-    uint64_t frames[2];     /* of a sample's stack, the innermost first: tw_span_frame() */
+    uint64_t frames[2];     /* of a sample's stack, the innermost first: tw_span_frame(); of a handle: tw_span_request() */
 } tw_host_span;
 
 #define TW_STACK 8 /* frames of a span */
@@ -70,6 +70,9 @@ static inline uint32_t tw_span_frame(const uint64_t frames[2], uint32_t k) {
 static inline void tw_span_frame_set(uint64_t frames[2], uint32_t k, uint32_t number) {
     frames[k / 4] |= (uint64_t)(number & 0xFFFF) << k % 4 * 16;
 }
+
+/* Of a handle: the request for which it ran, by its number among those of the process; 0: of none that is known. */
+static inline uint64_t tw_span_request(const tw_host_span *s) { return s->frames[1]; }
 
 static inline uint64_t tw_span_what(tw_span_kind kind, uint32_t track, tw_certainty certainty) {
     return (uint64_t)kind | (uint64_t)(track & 255) << 8 | (uint64_t)certainty << 16;

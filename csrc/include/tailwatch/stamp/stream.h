@@ -94,6 +94,8 @@ typedef struct tw_stream {
     tw_token_chain chain_before;    /* the last that was received before the last stamp */
     uint64_t request_id[TW_ID_WORDS];
     uint64_t trace_id[TW_TRACE_WORDS];
+    uint64_t ordinal;               /* its own among the requests of the process, from 1 */
+    tw_own_work own;                /* until its first token */
 } tw_stream;
 
 /* Opens a request. arrival_ns <= entry_ns (a later arrival is taken as entry); proxy_ns is what a trusted
@@ -129,6 +131,10 @@ void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice)
  * it, processed_ns when it was ready to be sent. Several may come before they are sent in one message: that message is
  * chained through the first. Monotonic ns. */
 void tw_stream_received(tw_stream *s, uint64_t key_ns, uint64_t recv_ns, uint64_t processed_ns);
+
+/* Code of its own ran in a handle of the loop on a track of its segment, in [from_ns, to_ns], which ends now: its span has
+ * the stream's ordinal. Counts until the first token, from the app's entry on. */
+void tw_stream_worked(tw_stream *s, uint32_t track, uint64_t from_ns, uint64_t to_ns);
 
 /* Tokens of one more choice in the message that was stamped last: no gap of their own. */
 void tw_stream_token_also(tw_stream *s, uint32_t n, uint32_t choice);
