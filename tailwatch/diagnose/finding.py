@@ -52,6 +52,8 @@ class DiagnosisContext:
         unseen_ports: on which connections came, and no request was seen.
         uncounted_routes: those that streamed and are not counted, "GET /events".
         opened_before: requests that an earlier command had opened in the group's directory.
+        model_engines: libraries that make tokens, loaded in the process.
+        model_clients: libraries that ask other servers for tokens, loaded in it.
     """
 
     gc_policy: str | None = None
@@ -76,6 +78,8 @@ class DiagnosisContext:
     unseen_ports: tuple[int, ...] = ()
     uncounted_routes: tuple[str, ...] = ()
     opened_before: int = 0
+    model_engines: tuple[str, ...] = ()
+    model_clients: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, beside a saved snapshot: {"snapshot": ..., "context": ...}."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 
 YOUNG_REASON = "a freeze does not help: these are objects that each request allocates"
+FEWEST_GAPS = 100
+VISIBLE_SHARE = 0.01  # of the time of all waits
+_VISIBLE_SECONDS = 0.02  # as a slow gap has at least
 _MOST = 0.5
 _FAR = 10
 # The histograms are exact to 1.1 %, so a fifth of a percentile is far beyond their error.
@@ -139,6 +142,18 @@ def is_far(length: Histogram, least: float) -> bool:
     """Whether the longest is far from the median: ten times as long, and longer by so many seconds."""
     typical, longest = length.p(50), length.max
     return typical is not None and longest is not None and longest >= max(_FAR * typical, typical + least)
+
+
+def is_long_tailed(length: Histogram) -> bool:
+    """Whether p99 is twice the median, and longer by a visible time."""
+    p50, p99 = length.p(50), length.p(99)
+    return p50 is not None and p99 is not None and p99 >= max(2 * p50, p50 + _VISIBLE_SECONDS)
+
+
+def upstream_seconds(snapshot: Snapshot, phase: str) -> float:
+    """Stream seconds of a phase ("ttft", "itl") in which tokens were not ready, all sources."""
+    phases = (by_phase.get(phase, {}) for by_phase in snapshot.delays.values())
+    return sum(sum(causes.get("upstream", {}).values()) for causes in phases)
 
 
 def recommended_policy(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:

@@ -59,6 +59,7 @@ RULES: tuple[Rule, ...] = (
     rules_server.longest_step,
     rules_server.queueing,
     rules_server.slow_clients,
+    rules_delay.upstream,
     rules_server.unexplained,
     rules_server.engine_only,
     rules_server.unseen_server,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailwatch.diagnose.finding import Finding
+from tailwatch.diagnose.finding import DiagnosisContext, Finding
+from tailwatch.diagnose.measures import FEWEST_GAPS, VISIBLE_SHARE, is_long_tailed, upstream_seconds
 from tailwatch.diagnose.text import ms, what_of
+from tailwatch.integrations.process_roles import delays_streams
 
 if TYPE_CHECKING:
-    from tailwatch.snapshots import Snapshot
+    from tailwatch.snapshots import Process, Snapshot
     from tailwatch.snapshots.model import Cause
 
 _LEAST_SHARE, _LEAST_SECONDS = 0.1, 0.1  # of all delay, and of stream time
@@ -24,7 +26,10 @@ _REMEDIES = {
     "stopped": ("the whole process stood still", "look for SIGSTOP, a freezer or a paused virtual machine"),
     "transport": ("between the engine and the API process", "give the API process a CPU of its own"),
     "output": ("output processing in the API process", "more API processes (vLLM: --api-server-count)"),
-    "own_code": ("the requests' own code on the event loop", "do less for each token, or use more API processes"),
+    "own_code": (
+        "the requests' own code on the event loop",
+        "do less for each token, give what precedes the first a thread (asyncio.to_thread), or use more API processes",
+    ),
     "queued": (
         "requests waited for room in the engine",
         "more replicas, fewer requests at once, or more room in a step where memory allows (vLLM: --max-num-seqs, "
@@ -49,9 +54,72 @@ _REMEDIES = {
 
 def causes(snapshot: Snapshot) -> list[Finding]:
     """Each cause with a visible part of all delay: its share, its worst example and what lessens it."""
-    whole = sum(snapshot.delay.values()) - snapshot.delay.get("own_prefill", 0.0)
+    whole = _whole(snapshot)
     large = [cause for cause in _REMEDIES if _is_large(snapshot.delay.get(cause, 0.0), whole)]
     return [_finding(snapshot, cause, whole) for cause in large]
+
+
+def upstream(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Tokens were not ready when the event loop waited for them: what makes them is not known well enough. Models are
+    never quite regular: only a visible part of all waits, or of the tail."""
+    lost, whole, waited = snapshot.delay.get("upstream", 0.0), _whole(snapshot), snapshot.ttft.sum + snapshot.itl.sum
+    in_the_tail = snapshot.itl.count >= FEWEST_GAPS and is_long_tailed(snapshot.itl)
+    if not _is_large(lost, whole) or not (in_the_tail or lost >= VISIBLE_SHARE * waited):
+        return None
+    what, known, advice = _what_is_upstream(snapshot, context)
+    first, gaps = upstream_seconds(snapshot, "ttft"), upstream_seconds(snapshot, "itl")
+    title = f"{lost / whole:.0%} of the delay of tokens: they were not ready when the event loop waited for them{what}"
+    detail = (
+        f"{ms(lost)} of {ms(whole)}, of all streams together: {ms(first)} of first tokens, {ms(gaps)} of gaps. That is "
+        f"before they reached this process: nothing that tailwatch sees in it explains that time. {known}"
+    )
+    severity = "high" if lost >= 0.3 * whole else "medium"
+    return Finding("upstream", severity, title, detail, advice, lost)
+
+
+def _what_is_upstream(snapshot: Snapshot, context: DiagnosisContext) -> tuple[str, str, str]:
+    """What makes the tokens, for the title; what is known of it; how more is."""
+    makers = [process for process in snapshot.processes if delays_streams(process.role)]
+    if makers:
+        return _by_process(snapshot, makers)
+    clients = " or ".join(context.model_clients)
+    if context.model_engines:
+        engine = context.model_engines[0]
+        known = f"{engine} is loaded in this process" + (f", {clients} too." if clients else ".")
+        return f": {engine} in the same process", known, _IN_PROCESS
+    if clients:
+        known = f"It may have waited for answers to {clients}, which is loaded."
+        return f": the model behind {context.model_clients[0]}", known, _ELSEWHERE
+    return "", "What it waited for is not known: another process or server, or a thread of this one.", _ELSEWHERE
+
+
+_IN_PROCESS = (
+    "tailwatch.step() around each step of its loop shows which took long and when it had none; py-spy record --pid PID "
+    "shows the functions"
+)
+_ELSEWHERE = (
+    "watch the process that makes the tokens: `tailwatch run -- COMMAND` (with the same --dir for a worker of this "
+    "server), then its `tailwatch why`; tailwatch.step() around each step of a loop of your own"
+)
+
+
+def _by_process(snapshot: Snapshot, makers: list[Process]) -> tuple[str, str, str]:
+    maker = next((process for process in makers if process.lives), makers[0])
+    spy = f"py-spy record --pid {maker.pid if maker.lives and maker.pid else 'PID'} shows the functions of {maker.name}"
+    if any(engine.process == maker.name for engine in snapshot.engines):
+        known = f"The steps of {maker.name} are read, but its tokens have no stamp that says which step made them."
+        advice = f"tailwatch trace shows its steps beside the late tokens; {spy}"
+    else:
+        known = f"{maker.name} is watched: its collections are known, its steps are not."
+        advice = (
+            f"tailwatch.step() around each step of the loop of {maker.name} (those of vLLM, SGLang and transformers "
+            f"are read by themselves); {spy}"
+        )
+    return f": {maker.name} made them", known, advice
+
+
+def _whole(snapshot: Snapshot) -> float:
+    return sum(snapshot.delay.values()) - snapshot.delay.get("own_prefill", 0.0)
 
 
 def _is_large(seconds: float, whole: float) -> bool:

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING
 
 from tailwatch.diagnose.finding import DiagnosisContext, Finding
 from tailwatch.diagnose.measures import (
+    FEWEST_GAPS,
+    VISIBLE_SHARE,
     YOUNG_REASON,
     is_far,
+    is_long_tailed,
     step_pauses,
     step_seconds,
     tail_seconds,
     tail_shares,
+    upstream_seconds,
 )
 from tailwatch.diagnose.text import format_slow, ms, name_causes, split_by_cause
 from tailwatch.options.slo import MISSES
@@ -30,9 +34,6 @@ _STEP_LONGEST = 3.0
 _HOST_GAP_SHARE = 0.1
 _FEWEST_STEPS = 100
 _FEWEST_JUDGED = 20
-_FEWEST_GAPS = 100
-_UNEXPLAINED_OF_ALL = 0.01
-_VISIBLE_SECONDS = 0.02  # as a slow gap has at least
 _FAR_GAP_SECONDS, _FAR_TTFT_SECONDS = 0.25, 1.0  # beyond the median, and ten times as long
 _LONG_GAP_SECONDS, _LONG_TTFT_SECONDS = 1.0, 2.0  # where the SLO has no bound
 _QUEUED_SECONDS, _QUEUED_SHARE = 0.5, 0.05
@@ -213,10 +214,12 @@ def unexplained(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
     """Most of the tail, or a visible part of all stream time, is neither a pause nor a slow client."""
     share, lost = tail_shares(snapshot, "itl").get("unexplained", 0.0), tail_seconds(snapshot, "itl")["unexplained"]
     p50, p99 = snapshot.itl.p(50), snapshot.itl.p(99)
-    if snapshot.itl.count < _FEWEST_GAPS or p50 is None or p99 is None:
+    if snapshot.itl.count < FEWEST_GAPS or p50 is None or p99 is None:
         return None
-    in_the_tail = share >= _UNEXPLAINED_SHARE and p99 >= max(2 * p50, p50 + _VISIBLE_SECONDS)
-    if share < 0.1 or (not in_the_tail and lost < _UNEXPLAINED_OF_ALL * snapshot.itl.sum):
+    known = upstream_seconds(snapshot, "itl")  # the octaves have both in one
+    share, lost = share * (1 - min(1.0, known / (lost or 1.0))), max(0.0, lost - known)
+    in_the_tail = share >= _UNEXPLAINED_SHARE and is_long_tailed(snapshot.itl)
+    if share < 0.1 or (not in_the_tail and lost < VISIBLE_SHARE * snapshot.itl.sum):
         return None
     detail = (
         f"p99 ITL {ms(p99)} against p50 {ms(p50)}; {share:.0%} of the slowest gaps' excess is neither a pause "

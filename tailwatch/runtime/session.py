@@ -24,6 +24,7 @@ from tailwatch.gc.coordinator import FREEZE_PATIENCE_SECONDS, GCCoordinator
 from tailwatch.gc.hook import Freeze, GCHook
 from tailwatch.group import server_workers, temp_dirs, unseen
 from tailwatch.group.membership import GroupMember
+from tailwatch.integrations import model_sources
 from tailwatch.integrations.fast_sse import FastSSE
 from tailwatch.integrations.nvtx_attach import ANCHOR_SECONDS, NVTXHook
 from tailwatch.integrations.output_hook import OutputHook
@@ -289,6 +290,8 @@ class Watch:
             unseen_ports=() if stamped else found.ports,
             uncounted_routes=tuple(routes),
             opened_before=found.opened,
+            model_engines=model_sources.model_engines(),
+            model_clients=model_sources.model_clients(),
         )
 
     # ---- install and undo ----

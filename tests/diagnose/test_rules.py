@@ -88,9 +88,12 @@ def snapshot(**changed: Any) -> Any:
         "overlap_by_phase": {"ttft": causes(), "itl": causes()},
         "overlap_by_source": {"api": {"ttft": causes(), "itl": causes(gc0=1.0)}},
         "delay": causes(),
+        "delays": {},
+        "engines": [],
         "gc": SimpleNamespace(collections=causes(gc0=100), max=causes(gc0=0.0005), callbacks=causes()),
         "processes": [process(role="api", name="api-0", paused=causes(gc0=0.01))],
         "slowest": [],
+        "recent": [],
         "tail": {"ttft": [], "itl": []},
         "drops": {"unreadable_body": 0, "choice": 0},
         "errors": {"asgi": 0},
@@ -362,6 +365,15 @@ SLOW_CLIENTS = snapshot(
     send_wait=gaps(50, 0.1, 0.3, 0.3, 0.3),
     tail={"ttft": [], "itl": [octave(0.128, client=4.0, unexplained=1.0)]},
 )
+
+
+def late_upstream(of_gaps: float = 0.0, of_first: float = 0.0, /, **changed: Any) -> Any:
+    """Tokens were not ready for so long, in streams that waited for some 2 100 s."""
+    by_phase = {"itl": {"upstream": {"measured": of_gaps}}, "ttft": {"upstream": {"measured": of_first}}}
+    told: dict[str, Any] = {"delay": causes(upstream=of_gaps + of_first), "delays": {"api": by_phase}}
+    return snapshot(**{**told, **changed})
+
+
 UNEXPLAINED = snapshot(
     itl=gaps(100_000, 0.02, 0.2, 0.3, 0.4),
     itl_without_gc=gaps(100_000, 0.02, 0.2, 0.3, 0.4),
@@ -376,6 +388,7 @@ OFF = DiagnosisContext(gc_policy="freeze", gc_enabled=False)
 CHOSEN = DiagnosisContext(gc_policy="idle", gc_choice="collections", gc_measured={"freeze": 0.0013, "idle": 12e-6})
 SPEAKING: list[tuple[Any, DiagnosisContext]] = [
     (paused_server(), FROZEN),
+    (late_upstream(60.0), FROZEN),
     *((snap, FROZEN) for snap in (TTFT_PAUSED, LONG_YOUNG, OTHERS, BLOCKED, SLOW_CLIENTS, UNEXPLAINED)),
     *((snap, FROZEN) for snap in (MISSED, DROPPED, FAILED)),
     (snapshot(delay=causes(gc_own=0.4)), FROZEN),
@@ -456,6 +469,68 @@ def test_accept_wait_that_pauses_explain_is_not_repeated() -> None:
     assert "p99 " in detail and "300 ms" in detail and "1000 requests" in detail
     explained = {"ttft": causes(gc2=20.0), "itl": causes()}
     assert "accept-wait" not in found(snapshot(queue=BLOCKED.queue, delay_by_phase=explained))
+
+
+def test_what_comes_from_upstream_is_a_finding() -> None:
+    """By the delay it explains, with the phase it fell on. Nothing is known of what made the tokens."""
+    delay = causes(upstream=60.0, callback=90.0)
+    both = late_upstream(45.0, 15.0, delay=delay)
+    first, second = [each for each in doctor(both, FROZEN) if each.rule in ("delay-cause", "upstream")]
+    assert (first.rule, first.lateness, second.rule, second.lateness) == ("delay-cause", 90.0, "upstream", 60.0)
+    assert second.title == "40% of the delay of tokens: they were not ready when the event loop waited for them"
+    assert "15 s of first tokens, 45 s of gaps" in second.detail
+    assert "tailwatch run" in second.advice and "tailwatch.step()" in second.advice and "--dir" in second.advice
+    assert second.severity == "high"
+
+
+def test_it_names_the_engine_behind_the_process() -> None:
+    """One of the group whose steps are not read, by its name and pid; one that is read, whose tokens have no stamp."""
+    api, launcher = (
+        process(role="api", name="api-0", pid=7, paused=causes()),
+        process(role="launcher", name="launcher-0", pid=6, paused=causes()),
+    )
+    engine = process(role="engine", name="engine-0", pid=8, paused=causes())
+    seen = late_upstream(60.0, processes=[api, launcher, engine])
+    finding = found(seen)["upstream"]
+    assert "engine-0" in finding.title and "launcher" not in finding.detail
+    assert "py-spy record --pid 8" in finding.advice and "tailwatch.step()" in finding.advice
+    read = late_upstream(60.0, processes=[api, engine], engines=[SimpleNamespace(process="engine-0")])
+    finding = found(read)["upstream"]
+    assert "no stamp" in finding.detail and "tailwatch.step()" not in finding.advice
+    dead = late_upstream(
+        60.0, processes=[api, process(role="engine", name="engine-0", pid=0, paused=causes(), lives=False)]
+    )
+    assert "--pid PID" in found(dead)["upstream"].advice
+
+
+def test_it_names_the_client_or_the_engine_in_the_process() -> None:
+    """By what is loaded: an engine's library before a client of another server's."""
+    asked = found(late_upstream(60.0), dataclasses.replace(FROZEN, model_clients=("openai", "httpx")))["upstream"]
+    assert asked.title.endswith("the model behind openai")
+    assert "openai or httpx" in asked.detail and "tailwatch run" in asked.advice
+    context = dataclasses.replace(FROZEN, model_clients=("openai",), model_engines=("llama_cpp",))
+    inside = found(late_upstream(60.0), context)["upstream"]
+    assert inside.title.endswith("llama_cpp in the same process")
+    assert "tailwatch.step()" in inside.advice and "openai" in inside.detail
+
+
+def test_a_healthy_server_has_nothing_from_upstream() -> None:
+    """Models are not regular: what is no visible part of all waits, nor of the tail, is none; nor what other causes
+    exceed ten times."""
+    assert set(found(late_upstream(10.0, 5.0))) == {"nothing"}
+    assert "upstream" in found(late_upstream(10.0, itl=gaps(100_000, 0.02, 0.045, 0.05, 0.06)))
+    dwarfed = late_upstream(60.0, delay=causes(upstream=60.0, callback=600.0))
+    assert "upstream" not in found(dwarfed)
+
+
+def test_what_comes_from_upstream_is_not_unexplained_too() -> None:
+    """The rest still is."""
+    tail = {"ttft": [], "itl": [octave(0.128, unexplained=60.0)]}
+    slow = gaps(100_000, 0.02, 0.183, 0.19, 0.2)
+    assert "unexplained" in found(snapshot(tail=tail, itl=slow))
+    assert "unexplained" not in found(late_upstream(59.0, tail=tail, itl=slow))
+    rest = found(late_upstream(20.0, tail=tail, itl=slow))["unexplained"]
+    assert rest.lateness == pytest.approx(40.0)
 
 
 def test_slow_clients_and_the_unexplained_share_the_tail() -> None:

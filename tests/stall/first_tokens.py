@@ -4,7 +4,7 @@ python first_tokens.py LOOP PLAIN|MIDDLEWARE     FastAPI under uvicorn, on a fre
 
 POST /v1/chat/completions?plant=PLANT&ms=N does N ms of work as PLANT says, waits 60 ms for its engine (a timer), and
 streams two tokens. Its own log has when each piece of work began and ended. GET /late: that log, and what tailwatch has
-of the late tokens, by request id.
+of the late tokens, by request id; GET /findings: what its doctor finds.
 """
 
 from __future__ import annotations
@@ -106,6 +106,12 @@ def late() -> dict[str, Any]:
         if each.phase == "ttft"
     }
     return {"log": log, "first": first}
+
+
+@app.get("/findings")
+def findings() -> list[tuple[str, str, float]]:
+    """The doctor's: rule, title, lateness."""
+    return [(each.rule, each.title, each.lateness) for each in tailwatch.doctor()]
 
 
 def main() -> None:
