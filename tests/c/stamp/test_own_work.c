@@ -183,6 +183,24 @@ TW_TEST(before_the_engines_stamp_it_is_its_own_too) {
     TW_CHECK_EQ(50 * MS, part_of(&p, TW_DELAY_UNEXPLAINED, TW_MEASURED)); /* no engine's steps are known here */
 }
 
+/* And with its steps: what the request ran before the engine had it is no transport. */
+TW_TEST(before_the_engine_had_the_request_it_is_no_transport) {
+    const tw_step_record step = {.requests = 1, .update_ns = ENTRY + 149 * MS, .done_ns = ENTRY + 150 * MS};
+    tw_stream_identify(&stream, "chatcmpl-1", 10, NULL, 0);
+    handle_runs("tokenize", TASK, 1, 90 * MS, 10 * MS);
+    tw_step_event_write(&g->step_ring, TW_EVENT_QUEUED, stream.request, ENTRY + 105 * MS, ENTRY + 120 * MS, 0);
+    tw_step_write(&g->step_ring, &step);
+    loop_sleeps(50 * MS);
+    tw_stream_received(&stream, now.at_ns, now.at_ns, now.at_ns);
+    const tw_parts p = first_token();
+    TW_CHECK_EQ(90 * MS, part_of(&p, TW_DELAY_OWN_CODE, TW_MEASURED));
+    TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_CPU, TW_MEASURED));
+    TW_CHECK_EQ(15 * MS, part_of(&p, TW_DELAY_QUEUED, TW_MEASURED));
+    TW_CHECK_EQ(30 * MS, part_of(&p, TW_DELAY_OWN_PREFILL, TW_MEASURED));
+    TW_CHECK_EQ(5 * MS, part_of(&p, TW_DELAY_TRANSPORT, TW_MEASURED));
+    TW_CHECK_EQ(0, g->drops[TW_DROP_UNJOINED]);
+}
+
 /* Handles of earlier than the app's entry, and of later than the first token, are not its. */
 TW_TEST(it_counts_from_entry_to_the_first_token) {
     tw_parts parts = {0};
