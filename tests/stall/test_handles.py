@@ -507,7 +507,8 @@ def test_types_without_a_sample_have_no_name(watch: tailwatch.Watch) -> None:
         assert split is not None
         return split[0]
 
-    assert not any("test_handles" in part[3] and "main" not in part[3] for part in run(main))
+    # On a machine so busy that one of them takes more than 4 ms, the watchdog samples it.
+    until(lambda: not any("test_handles" in part[3] and "main" not in part[3] for part in run(main)))
 
 
 def test_a_fork_child_goes_on_without_it(watch: tailwatch.Watch) -> None:
