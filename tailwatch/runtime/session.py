@@ -4,10 +4,8 @@ it. Hooks and exporters meet here.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -22,9 +20,8 @@ from tailwatch.errors import OptionError
 from tailwatch.export.otel import asked_for
 from tailwatch.gc.coordinator import FREEZE_PATIENCE_SECONDS, GCCoordinator
 from tailwatch.gc.hook import Freeze, GCHook
-from tailwatch.group import server_workers, temp_dirs, unseen
+from tailwatch.group import server_workers, temp_dirs
 from tailwatch.group.membership import GroupMember
-from tailwatch.integrations import model_sources
 from tailwatch.integrations.fast_sse import FastSSE
 from tailwatch.integrations.nvtx_attach import ANCHOR_SECONDS, NVTXHook
 from tailwatch.integrations.output_hook import OutputHook
@@ -260,39 +257,9 @@ class Watch:
 
     def context(self) -> DiagnosisContext:
         """What the doctor needs beside the numbers."""
-        from tailwatch.diagnose.finding import DiagnosisContext
+        from tailwatch.runtime.doctor_context import context_of
 
-        state, healthy, load = self.gc.state, self.membership.healthy(), self.load.read()
-        run = temp_dirs.is_of_a_launcher(self.config.dir)
-        found = unseen.read(self.config.dir) if self.config.dir else unseen.Unseen()
-        routes = dict.fromkeys((*found.routes, *(" ".join(each) for each in self.routes.uncounted)))
-        stamped = bool(self.config.dir) and found.is_stamped(self.config.dir)
-        return DiagnosisContext(
-            gc_policy=self.gc.policy,
-            gc_choice=self.gc.reason,
-            gc_measured=self.coordinator.measured,
-            freeze_done=bool(state.done),
-            freeze_wanted=self.gc.waiting and state.gave_up,
-            external_freezes=self.gc.external_freezes,
-            gc_enabled=gc.isenabled(),
-            thresholds=gc.get_threshold(),
-            python_version=sys.version_info[:3],
-            unknown_environment=self.config.unknown_environment,
-            memory_bytes=self.memory_bytes,
-            fast_sse=self.config.fast_sse,
-            accelerated=self.accelerated,
-            notes=list(self.notes),
-            started=("run" if run else "environment") if self.automatic else "install",
-            healthy_concurrency=load.healthy,
-            highest_concurrency=load.highest,
-            queued_seconds=healthy.queued_seconds,
-            unseen_servers=() if stamped else found.servers,
-            unseen_ports=() if stamped else found.ports,
-            uncounted_routes=tuple(routes),
-            opened_before=found.opened,
-            model_engines=model_sources.model_engines(),
-            model_clients=model_sources.model_clients(),
-        )
+        return context_of(self)
 
     # ---- install and undo ----
 
