@@ -294,6 +294,7 @@ def filtered(made: Report, ncu: str | None) -> None:
         return
     for name, expected in NCU_FILTERS:
         prefix = [ncu, "--nvtx", "--nvtx-include", name, "--metrics", "gpu__time_duration.sum", "--csv"]
+        prefix += ["--clock-control", "none"]  # the clocks of the card are left alone
         try:
             found = profiled_kernels(child(["--child", "ranges"], prefix=prefix))
         except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
@@ -356,6 +357,9 @@ def captured(made: Report, cpu: bool, nsys: str | None, directory: str) -> None:
     prefix = [nsys, "profile", f"--trace={what}", "--sample=none", "--cpuctxsw=none", "-o", str(report)]
     try:
         _patiently(lambda: child(["--child", "capture", *_cpu(cpu)], prefix=prefix))
+        if not (made_report := report.with_suffix(".nsys-rep")).exists():
+            kept = ", ".join(sorted(file.name for file in report.parent.glob("report.*"))) or "nothing"
+            raise RuntimeError(f"it made no {made_report.name}, but {kept}: its importer is missing or failed")
         export = [nsys, "export", "--type", "sqlite", "-o", f"{report}.sqlite", f"{report}.nsys-rep"]
         subprocess.run(export, check=True, capture_output=True, timeout=600)
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
@@ -408,8 +412,17 @@ def _torch_facts(cpu: bool) -> dict[str, Any]:
 
     facts: dict[str, Any] = {"torch": str(torch.__version__)}
     if not cpu:
-        facts |= {"gpu": torch.cuda.get_device_name(0), "cuda": str(torch.version.cuda)}
+        facts |= {"gpu": torch.cuda.get_device_name(0), "cuda": str(torch.version.cuda), "driver": _driver()}
     return facts
+
+
+def _driver() -> str:
+    """ "" where nvidia-smi is not there."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return ""
 
 
 def _arguments() -> argparse.Namespace:

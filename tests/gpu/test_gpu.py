@@ -20,6 +20,7 @@ import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu.py"
 MISSING_TORCH = "torch is not installed: pip install torch"
+LIMIT = 1800  # seconds for the script, which the first of its tests waits for
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def run(tmp_path: Path, *options: str) -> dict[str, Any]:
     target = tmp_path / "gpu.json"
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--quick", "--json", str(target), *options],
-        cwd=tmp_path, capture_output=True, text=True, timeout=1800,
+        cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(target.read_text())
@@ -71,6 +72,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.gpu
+@pytest.mark.timeout(LIMIT)
 def test_the_kernels_stand_still_while_we_say_so(found: dict[str, Any]) -> None:
     """In the trace of torch's profiler no kernel begins inside a pause, and its own collections begin where ours do."""
     inside = bars(found, "kernels that begin inside")
@@ -80,6 +82,7 @@ def test_the_kernels_stand_still_while_we_say_so(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.timeout(LIMIT)
 def test_nsight_compute_filters_by_our_ranges(found: dict[str, Any]) -> None:
     """It profiles the kernels inside steps, and those inside collections, and no other."""
     if why := not_measured(found, "Nsight Compute"):
@@ -90,6 +93,7 @@ def test_nsight_compute_filters_by_our_ranges(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.timeout(LIMIT)
 def test_nsight_systems_shows_each_collection_as_an_idle_time(found: dict[str, Any]) -> None:
     """`tailwatch nsys` finds all that were planted."""
     if why := not_measured(found, "nsys") or not_measured(found, "idle times"):
@@ -98,6 +102,7 @@ def test_nsight_systems_shows_each_collection_as_an_idle_time(found: dict[str, A
 
 
 @pytest.mark.gpu
+@pytest.mark.timeout(LIMIT)
 def test_the_overhead_was_measured(found: dict[str, Any]) -> None:
     """Against the loop without us, in three configurations; a timing of ours is no verdict here."""
     assert len(bars(found, "decode, ")) == 3
@@ -105,6 +110,7 @@ def test_the_overhead_was_measured(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(LIMIT)
 def test_the_dry_run_runs_all_that_needs_no_cuda(tmp_path: Path) -> None:
     """On the CPU: the loop, its overhead in all configurations, torch's own collections against ours; what it cannot
     measure it says."""

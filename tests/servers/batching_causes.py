@@ -1,7 +1,11 @@
-"""Runs `transformers serve --continuous-batching` on a CPU, delays tokens on purpose in its engine's thread and in its
-event loop, and compares what `tailwatch why` makes of each late token with a log of the plants.
+"""Runs `transformers serve --continuous-batching`, delays tokens on purpose in its engine's thread and in its event
+loop, and compares what `tailwatch why` makes of each late token with a log of the plants.
 
     VENV/bin/python tests/servers/batching_causes.py --tailwatch BIN/tailwatch --model MODEL [--json FILE]
+    … --cuda                  on a GPU: longer prompts, more streams (MODEL: make_model.py --large)
+    … --cuda --graphs         with CUDA graphs
+    … --cuda --graphs --overlapped    and with a batch prepared while another computes, which needs CUDA
+    … --small-cache           a KV cache too small, instead of the other rounds
 
 VENV has transformers[serving] and torch; BIN is where tailwatch is. MODEL is make_model.py's. The client is this
 process, by HTTP; the plants are put into the server by the same file, run as a script around its command line.
@@ -21,18 +25,41 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from functools import partialmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SLEEP = 0.4
-STREAMS, TOKENS, PROMPT = 3, 120, 300  # a word is some ten tokens
-CACHE = ("--cb-num-blocks", "256", "--cb-block-size", "64", "--cb-max-batch-tokens", "512")  # else it is all memory
+
+
+class Sizes(NamedTuple):
+    """Of the load. A word is some seven tokens."""
+
+    streams: int
+    tokens: int
+    prompt: int
+    blocks: int
+    block: int
+    batch: int
+
+    def cache(self) -> list[str]:
+        """The KV cache and the longest step: without these it is all memory."""
+        sizes = ("--cb-num-blocks", self.blocks), ("--cb-block-size", self.block), ("--cb-max-batch-tokens", self.batch)
+        return [str(each) for pair in sizes for each in pair]
+
+
+ON_CPU = Sizes(streams=3, tokens=120, prompt=300, blocks=256, block=64, batch=512)
+ON_CUDA = Sizes(streams=8, tokens=200, prompt=1150, blocks=256, block=128, batch=8192)
+SMALL = Sizes(streams=8, tokens=100, prompt=0, blocks=8, block=256, batch=512)
+WORDS = 16  # of the prompt of a stream: it and 100 tokens fit into a block of 256
 CAUSES = {  # of each round, what it must be charged to first
     "schedule": "engine_host schedule",
     "forward": "device",
     "deliver": "transport",  # results are stamped as they are handed to the event loop
     "put": "sleep",  # what the loop did, by its stack
     "prefill": "prefill long-prompt",
+    "queued": "queued",
+    "preempted": "preempted",
 }
 PLANTS = ("schedule", "forward", "deliver", "put")
 
@@ -56,6 +83,7 @@ def planted(original: Any, name: str) -> Any:
 
 def serve(arguments: list[str]) -> None:
     """In the server: its own command line, once the plants are there."""
+    from transformers import ContinuousBatchingConfig
     from transformers.cli.serving import utils
     from transformers.cli.transformers import main
     from transformers.generation.continuous_batching import continuous_api, scheduler
@@ -68,6 +96,8 @@ def serve(arguments: list[str]) -> None:
     }
     for name, (owner, method) in places.items():
         setattr(owner, method, planted(getattr(owner, method), name))
+    if "BATCHING_OVERLAPPED" in os.environ:  # no flag of the command line is for it
+        ContinuousBatchingConfig.__init__ = partialmethod(ContinuousBatchingConfig.__init__, use_async_batching=True)
     sys.argv = ["transformers", "serve", *arguments]
     main()
 
@@ -81,9 +111,13 @@ class Server:
             self.port = probe.getsockname()[1]
         self.orders, self.group = tempfile.mkdtemp(), tempfile.mkdtemp()
         self._options = options
+        self.late: dict[tuple[str, int], Any] = {}
+        self.sizes = SMALL if options.small_cache else ON_CUDA if options.cuda else ON_CPU
         command = [options.tailwatch, "run", "--dir", self.group, "--", sys.executable, __file__, "serve"]
-        command += [options.model, "--device", "cpu", "--port", str(self.port), "--continuous-batching", *CACHE]
+        command += [options.model, "--device", "cuda" if options.cuda else "cpu", "--port", str(self.port)]
+        command += ["--continuous-batching", *self.sizes.cache(), *(["--cb-use-cuda-graph"] if options.graphs else [])]
         environment = {"BATCHING_ORDERS": self.orders, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        environment |= {"BATCHING_OVERLAPPED": "1"} if options.overlapped else {}
         self._log = open(f"{self.orders}/log", "w+")  # noqa: SIM115  # to the end
         self._process = subprocess.Popen(
             command, env={**os.environ, **environment}, stdout=self._log, stderr=subprocess.STDOUT
@@ -102,8 +136,8 @@ class Server:
 
     def stream(self, words: int, tokens: int, name: str) -> None:
         """One request, read to its end."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        content = " ".join(f"word{i}" for i in range(words))
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        content = " ".join([name, *(f"word{i}" for i in range(words))])  # no two begin alike: such share blocks
         generation = json.dumps({"max_new_tokens": tokens, "eos_token_id": -1, "do_sample": False})
         body = {
             **{"model": self._options.model, "stream": True, "max_tokens": tokens, "generation_config": generation},
@@ -116,10 +150,12 @@ class Server:
             raise SystemExit(f"{answer.status}: {answer.read()!r}")
         answer.read()
 
-    def round(self, title: str, act: Any) -> None:
+    def round(self, title: str, act: Any, *, streams: int = 0, tokens: int = 0) -> None:
         """Streams that decode, and what act does beside them."""
+        length = tokens or self.sizes.tokens
         threads = [
-            threading.Thread(target=self.stream, args=(20, TOKENS, f"{title}-{i}"), daemon=True) for i in range(STREAMS)
+            threading.Thread(target=self.stream, args=(WORDS, length, f"{title}-{i}"), daemon=True)
+            for i in range(streams or self.sizes.streams)
         ]
         for thread in threads:
             thread.start()
@@ -127,14 +163,30 @@ class Server:
         act()
         for thread in threads:
             thread.join()
+        self.late |= {(token["request_id"], token["token"]): token for token in self._why()}  # the last 256 are kept
 
     def warm(self) -> None:
-        """The model is loaded by the first request."""
-        self.stream(20, 4, "warm")
-        began = time.monotonic()
+        """The model is loaded by the first request. With graphs, a length of step has its own, captured at first."""
         self._third = 0.0
-        self.round("warm", lambda: None)
+        self.stream(WORDS, 4, "warm")
+        if self.sizes.prompt:
+            self.round("warm", lambda: self.stream(self.sizes.prompt, 2, "warm-prompt"))
+        began = time.monotonic()
+        self.round("warm", lambda: None, streams=3)
         self._third = (time.monotonic() - began) / 3
+        if self.sizes.prompt:
+            self.round("warm", lambda: self.stream(self.sizes.prompt, 2, "warn-prompt"))
+
+    def rounds(self) -> None:
+        """All that belong to the size of the cache."""
+        if self._options.small_cache:
+            self.round("queued", lambda: None, streams=12)
+            self.round("preempted", lambda: None, streams=5, tokens=300)
+            return
+        self.round("control", lambda: None)
+        for name in PLANTS:
+            self.round(name, lambda name=name: self.order(name))
+        self.round("prefill", lambda: self.stream(self.sizes.prompt, 2, "long-prompt"))
 
     def order(self, name: str) -> None:
         """Asks for one sleep there, and waits for it."""
@@ -142,13 +194,21 @@ class Server:
         while not os.path.exists(f"{self.orders}/{name}.log"):
             time.sleep(0.05)
 
-    def why(self) -> Any:
+    def _why(self) -> Any:
         """What tailwatch found."""
         done = subprocess.run(
             [self._options.tailwatch, "why", "--dir", self.group, "--json", "-", "--last", "1h"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        return json.loads(done.stdout)
+        return json.loads(done.stdout)["late"]
+
+    def engine(self) -> dict[str, float]:
+        """What its steps added up to: `tailwatch_engine_…` of /metrics, without the buckets."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+        found = (line.removeprefix("tailwatch_engine_").rpartition(" ") for line in lines if "engine_" in line[:17])
+        return {name: float(value) for name, _, value in found if "_bucket" not in name and "_created" not in name}
 
     def stop(self) -> None:
         self._process.terminate()
@@ -175,6 +235,25 @@ def account(late: list[Any], orders: str) -> dict[str, Any]:
     return rounds
 
 
+def _first(found: dict[str, Any]) -> str:
+    return next(iter(found["causes_ms"]), "")
+
+
+def _facts(options: argparse.Namespace) -> dict[str, Any]:
+    """What was run, and on what."""
+    from transformers import __version__
+
+    machine: dict[str, Any] = {"platform": platform.platform(), "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
+    if options.cuda:
+        import torch
+
+        machine |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    flags = [name for name in ("cuda", "graphs", "overlapped", "small_cache") if getattr(options, name)]
+    model = json.loads(Path(options.model, "config.json").read_text())
+    shape = {name: model[name] for name in ("hidden_size", "num_hidden_layers", "intermediate_size", "dtype")}
+    return {"machine": machine, "transformers": __version__, "flags": flags, "model": shape}
+
+
 def main() -> None:
     """Prints and keeps the account."""
     if sys.argv[1:2] == ["serve"]:
@@ -184,25 +263,29 @@ def main() -> None:
     parser.add_argument("--tailwatch", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--late", type=Path, help="also keep each late token there")
+    parser.add_argument("--cuda", action="store_true")
+    parser.add_argument("--graphs", action="store_true", help="CUDA graphs")
+    parser.add_argument("--overlapped", action="store_true", help="a batch is prepared while another computes")
+    parser.add_argument("--small-cache", action="store_true", help="a KV cache too small, instead of the other rounds")
     options = parser.parse_args()
     server = Server(options)
     try:
         server.warm()
-        server.round("control", lambda: None)
-        for name in PLANTS:
-            server.round(name, lambda name=name: server.order(name))
-        server.round("prefill", lambda: server.stream(PROMPT, 2, "long-prompt"))
-        rounds = account(server.why()["late"], server.orders)
+        server.rounds()
+        engine = server.engine()
     finally:
         server.stop()
-    print(json.dumps(rounds, indent=1))
+    rounds = account(list(server.late.values()), server.orders)
+    if options.late is not None:
+        options.late.write_text(json.dumps(list(server.late.values())))
+    print(json.dumps([rounds, engine], indent=1))
     if options.json is not None:
-        from transformers import __version__
-
-        machine = {"platform": platform.platform(), "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
-        whole = {"machine": machine, "transformers": __version__, "rounds": rounds}
-        options.json.write_text(json.dumps(whole, indent=1) + "\n")
-    wrong = [title for title, cause in CAUSES.items() if not next(iter(rounds[title]["causes_ms"])).startswith(cause)]
+        options.json.write_text(json.dumps(_facts(options) | {"rounds": rounds, "engine": engine}, indent=1) + "\n")
+    expected = {title: cause for title, cause in CAUSES.items() if title in rounds}
+    wrong = [title for title, cause in expected.items() if not _first(rounds[title]).startswith(cause)]
+    if missing := {"queued", "preempted"} - set(rounds) if options.small_cache else set(PLANTS) - set(rounds):
+        raise SystemExit(f"no late token in: {', '.join(missing)}")
     if wrong:
         raise SystemExit(f"another cause came first: {', '.join(wrong)}")
 
