@@ -444,7 +444,7 @@ class Core:
         """The number of a text, for the next three methods. 256 are kept apart, further ones are 0: "other"."""
     def nvtx_begin(self, name: int, payload: int, /) -> tuple[int, int]:
         """Begins a range: the arguments of nvtx_end(). (0, 0) without a tool."""
-    def nvtx_end(self, number: int, forks: int, /) -> None:
+    def nvtx_end(self, number: int, begun: int, /) -> None:
         """Ends a range, on any thread; does nothing in a fork child of the process that began it."""
     def nvtx_mark(self, name: int, payload: int, /) -> None: ...
     def nvtx_timed(self, kind: int, n: int, /) -> int:

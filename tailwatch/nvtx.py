@@ -60,8 +60,8 @@ class range:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if (opened := self._open.pop()) is not None:
-            core, number, forks = opened
-            core.nvtx_end(number, forks)
+            core, number, begun = opened
+            core.nvtx_end(number, begun)
 
     async def __aenter__(self) -> range:
         return self.__enter__()

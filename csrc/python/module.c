@@ -221,7 +221,7 @@ static PyMethodDef core_methods[] = {
     {"nvtx_anchor", core_nvtx_anchor, METH_NOARGS, "nvtx_anchor()\n--\n\nClock anchors for the tool, and who this process is."},
     {"nvtx_name", core_nvtx_name, METH_O, "nvtx_name(text, /)\n--\n\nThe number of a text, for ranges and marks of the user."},
     {"nvtx_begin", core_nvtx_begin, METH_VARARGS, "nvtx_begin(name, payload, /)\n--\n\nBegin a range of the user's; what to end it with."},
-    {"nvtx_end", core_nvtx_end, METH_VARARGS, "nvtx_end(id, forks, /)\n--\n\nEnd it, on any thread of the process that began it."},
+    {"nvtx_end", core_nvtx_end, METH_VARARGS, "nvtx_end(id, begun, /)\n--\n\nEnd it, on any thread of the process that began it."},
     {"nvtx_mark", core_nvtx_mark, METH_VARARGS, "nvtx_mark(name, payload, /)\n--\n\nA mark of the user's."},
     {"nvtx_timed", core_nvtx_timed, METH_VARARGS, "nvtx_timed(kind, n, /)\n--\n\nFor benchmarks: ns that n ranges of a kind took."},
     {"trace_start", core_trace_start, METH_O, "trace_start(events, /)\n--\n\nBegin to record events. None, or why not."},

@@ -43,7 +43,7 @@ typedef struct string { char text[168]; } string;
 static file *out;
 static domain domains[DOMAINS];
 static atomic_int n_domains;
-static atomic_ullong next_range = 1;
+static atomic_ullong next_range; /* the first is 0, as Nsight Compute has it */
 static _Thread_local int depth[DOMAINS];
 
 static int64_t now_ns(void) {

@@ -64,14 +64,14 @@ static nvtxEventAttributes_t event_of(nvtxStringHandle_t message, uint32_t categ
 }
 
 static void begin(const nvtx_tool *nvtx, tw_nvtx_range *range, const nvtxEventAttributes_t *event) {
-    if (range->id != 0) nvtx_end(range);
+    if (range->begun != 0) nvtx_end(range);
     range->id = nvtxDomainRangeStartEx(nvtx->domain, event);
-    range->forks = forks;
+    range->begun = forks + 1;
 }
 
 void nvtx_end(tw_nvtx_range *range) {
-    if (range->forks == forks) nvtxDomainRangeEnd(process_tool->domain, range->id);
-    range->id = 0;
+    if (range->begun == forks + 1) nvtxDomainRangeEnd(process_tool->domain, range->id);
+    range->begun = 0;
 }
 
 /* ---- texts from outside ---- */
@@ -361,7 +361,7 @@ PyObject *core_nvtx_name(PyObject *op, PyObject *text) {
     return PyLong_FromUnsignedLong(name);
 }
 
-/* nvtx_begin(name, payload) -> (id, forks); (0, 0) where no tool is sent to */
+/* nvtx_begin(name, payload) -> (id, begun); (0, 0) where no tool is sent to */
 PyObject *core_nvtx_begin(PyObject *op, PyObject *args) {
     CoreObject *core = (CoreObject *)op;
     unsigned int name;
@@ -369,15 +369,15 @@ PyObject *core_nvtx_begin(PyObject *op, PyObject *args) {
     tw_nvtx_range range = {0, 0};
     if (!PyArg_ParseTuple(args, "IK", &name, &payload)) return NULL;
     if (nvtx_on(core)) user_begin(core, &range, name, (int64_t)payload);
-    return Py_BuildValue("KK", (unsigned long long)range.id, (unsigned long long)range.forks);
+    return Py_BuildValue("KK", (unsigned long long)range.id, (unsigned long long)range.begun);
 }
 
 PyObject *core_nvtx_end(PyObject *op, PyObject *args) {
-    unsigned long long id, forks;
+    unsigned long long id, begun;
     (void)op;
-    if (!PyArg_ParseTuple(args, "KK", &id, &forks)) return NULL;
-    tw_nvtx_range range = {id, forks};
-    if (id != 0) nvtx_end(&range);
+    if (!PyArg_ParseTuple(args, "KK", &id, &begun)) return NULL;
+    tw_nvtx_range range = {id, begun};
+    if (begun != 0) nvtx_end(&range);
     Py_RETURN_NONE;
 }
 
@@ -408,7 +408,7 @@ static void time_starts(CoreObject *core, tw_nvtx_range *range, long n) {
     for (long i = 0; i < n; i++) {
         if (nvtx_on(core)) user_begin(core, range, 0, i);
         AGAIN();
-        if (__builtin_expect(range->id != 0, 0)) nvtx_end(range);
+        if (__builtin_expect(range->begun != 0, 0)) nvtx_end(range);
         AGAIN();
     }
 }

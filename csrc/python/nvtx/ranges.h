@@ -44,10 +44,10 @@ enum {
     NVTX_CATEGORY_PROCESS, NVTX_CATEGORY_USER, NVTX_CATEGORY_LABELS = 64
 };
 
-/* A range of a tool that may end on another thread. id 0: none is open. */
+/* A range of a tool that may end on another thread. */
 typedef struct tw_nvtx_range {
-    uint64_t id;
-    uint64_t forks;           /* of the process that began it */
+    uint64_t id;              /* as the tool numbers it: Nsight Compute begins with 0 */
+    uint64_t begun;           /* 0: none is open; else 1 + the forks of the process that began it */
 } tw_nvtx_range;
 
 /* Whether a tool is sent to. */

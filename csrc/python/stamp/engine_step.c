@@ -100,7 +100,7 @@ PyObject *core_step(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
     self->name = Py_NewRef(args[0]);
     self->batch = batch;
     self->waiting = waiting;
-    self->epoch = self->depth = self->range.id = 0;
+    self->epoch = self->depth = self->range.begun = 0;
     return (PyObject *)self;
 }
 
@@ -113,7 +113,7 @@ static void step_dealloc(PyObject *op) {
     CoreObject *core = self->core;
     PyTypeObject *type = Py_TYPE(op);
     if (is_open(self)) tw_step_end(&core->steps.stepper, &self->step, tw_now_ns(), 0, TW_STEP_UNKNOWN);
-    if (self->range.id != 0) nvtx_end(&self->range);
+    if (self->range.begun != 0) nvtx_end(&self->range);
     Py_DECREF(self->name);
     if (core->steps.n_free < STEPS_FREE) core->steps.free[core->steps.n_free++] = op;
     else ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
@@ -167,7 +167,7 @@ static PyObject *step_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     if (__builtin_expect(tw_load(&core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(core);
     tw_step_end(&core->steps.stepper, &self->step, now, self->batch, self->waiting);
     core->steps.ended++;
-    if (__builtin_expect(self->range.id != 0, 0)) nvtx_end(&self->range);
+    if (__builtin_expect(self->range.begun != 0, 0)) nvtx_end(&self->range);
     if (__builtin_expect(tw_recorder_on(&core->trace.recorder), 0)) record(core, self, now);
     if (__builtin_expect(core->steps.after != NULL, 0))
         core->steps.after(core->steps.after_of, now, now - self->step.start_ns, self->waiting);

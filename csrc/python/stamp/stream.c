@@ -43,13 +43,13 @@ void stream_mark(StreamObject *self) {
 
 void stream_shut(StreamObject *self, uint64_t now_ns, tw_end end) {
     tw_stream_close(&self->stream, now_ns, end);
-    if (__builtin_expect(self->range.id != 0, 0)) nvtx_end(&self->range);
+    if (__builtin_expect(self->range.begun != 0, 0)) nvtx_end(&self->range);
 }
 
 static void stream_dealloc(PyObject *self) {
     StreamObject *s = (StreamObject *)self;
     if (stream_counts(s) && !s->stream.closed) stream_shut(s, tw_now_ns(), TW_END_ABORT);
-    if (s->range.id != 0) nvtx_end(&s->range); /* of before an uninstall() */
+    if (s->range.begun != 0) nvtx_end(&s->range); /* of before an uninstall() */
     Py_XDECREF((PyObject *)s->core);
     hot_free(self);
 }
