@@ -10,7 +10,7 @@ from typing import Any
 ORDER = (
     *("stamp", "send", "request", "gc_callback", "scrape", "step"),
     *("memory", "sse", "accelerate", "sse_server", "group", "load"),
-    *("exemplars", "otlp", "signal", "page", "trace", "trace_writer", "nvtx"),
+    *("exemplars", "otlp", "signal", "page", "trace", "trace_writer", "nvtx", "gpu"),
     *("gc_policies", "gc_policies_loads", "gc_policies_memory"),
 )
 RESULTS = Path(__file__).with_name("results")

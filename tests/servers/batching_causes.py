@@ -57,7 +57,7 @@ CAUSES = {  # of each round, what it must be charged to first
     "forward": "device",
     "deliver": "transport",  # results are stamped as they are handed to the event loop
     "put": "sleep",  # what the loop did, by its stack
-    "prefill": "prefill long-prompt",
+    "prefill": ("prefill long-prompt", "engine_host schedule"),  # overlapped, its mask is built on the CPU
     "queued": "queued",
     "preempted": "preempted",
 }

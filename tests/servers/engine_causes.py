@@ -1,7 +1,8 @@
-"""Runs vLLM on a CPU, delays tokens on purpose in its engine, its worker and its API process, and compares what the
+"""Runs vLLM, delays tokens on purpose in its engine, its worker and its API process, and compares what the
 engine's own records make of each late token with a log of the plants.
 
     tailwatch run --dir DIR -- VENV/bin/python tests/servers/engine_causes.py --model MODEL [--json FILE] [--preempt]
+    … --cuda    on a GPU, with CUDA graphs for steps that decode at most four requests (MODEL: make_model.py --large)
 
 MODEL is make_model.py's; DIR a directory of mode 700. The client is AsyncLLM in this process, without HTTP. Here, and
 not by tailwatch, are noted: when each output came, when it was processed, when its message reached the client. What is
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import sys
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 from itertools import pairwise
@@ -40,6 +41,8 @@ PLANTS = {
 STREAMS, TOKENS, PROMPT = 4, 260, 20
 SLEEP = 0.4
 SLOW = 0.030  # seconds beyond the typical gap: more than the machine's other work adds
+SLOW_CUDA = 0.005
+TOKENS_CUDA = 600
 COLUMNS = ("transport", "output", "loop")
 
 
@@ -119,6 +122,10 @@ class Client:
         self._engine = engine
         self._round = 0
 
+    async def streams(self, name: str, count: int, tokens: int) -> None:
+        """Further ones of the same length as a round's."""
+        await asyncio.gather(*(self.stream(f"{name}{i}-", PROMPT, tokens) for i in range(count)))
+
     async def stream(self, name: str, prompt: int, tokens: int) -> list[Message]:
         """The messages of one request."""
         from vllm import SamplingParams
@@ -161,14 +168,24 @@ class Ring:
 
     def __init__(self) -> None:
         from tailwatch._cold import ffi, lib
-        from tailwatch.runtime.session import Watch
+        from tailwatch.runtime.install import current
 
-        [self._watch] = [each for each in gc.get_objects() if isinstance(each, Watch)]
+        self._watch: Any = current()
         self._ffi, self._lib = ffi, lib
         self._watch.core.renew()
         segments = [ffi.cast("const tw_segment *", address) for address in self._watch.core.members()]
         [self._segment] = [segment for segment in segments if segment.step_ring.head]
         self._ring = ffi.addressof(self._segment, "step_ring")
+
+    def engine(self) -> dict[str, Any]:
+        """What its steps were, and what they cost by the model learned on line, in ms."""
+        from tailwatch.snapshots import take_directory
+
+        [engine] = [each for each in take_directory(os.environ["TAILWATCH_DIR"]).engines if each.cost.decode_step]
+        cost = {name: None if value is None else round(value * 1e3, 6) for name, value in asdict(engine.cost).items()}
+        steps = {work: each.count for work, each in engine.steps.items()}
+        parts = {name: round(seconds, 3) for name, seconds in engine.parts.items()}
+        return {"cost_ms": cost, "steps": steps, "graphs": engine.graphs, "parts_s": parts, "tokens": engine.tokens}
 
     def split(self, k0: int, k1: int, request: str, typical: int) -> dict[str, float] | None:
         """Milliseconds by cause of (k0, k1] beyond the typical length; None: not joined. The engine's own pauses are
@@ -198,7 +215,7 @@ class Ring:
         return paused
 
 
-def explain(ring: Ring, streams: dict[str, list[Message]]) -> dict[str, Any]:
+def explain(ring: Ring, streams: dict[str, list[Message]], slow: float = SLOW) -> dict[str, Any]:
     """Of all late messages of the streams: milliseconds by cause, and how each sum compares with its excess."""
     late, unjoined, messages, worst_error = [], 0, 0, 0.0
     for name, sent in streams.items():
@@ -214,7 +231,7 @@ def explain(ring: Ring, streams: dict[str, list[Message]]) -> dict[str, Any]:
                 unjoined += 1
                 continue
             excess = sum(links) - sum(typical)
-            if excess < SLOW * 1e9:
+            if excess < slow * 1e9:
                 continue
             causes = {**engine, **{c: (links[i + 1] - typical[i + 1]) / 1e6 for i, c in enumerate(COLUMNS)}}
             if k1 - k0 < typical[0]:
@@ -253,37 +270,57 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    more = {"num_gpu_blocks_override": 32, "max_model_len": 3328} if options.preempt else {"max_model_len": 4096}
+    more: dict[str, Any] = {"max_model_len": 4096, "max_num_batched_tokens": 1024, "dtype": "float32"}
+    more |= {"num_gpu_blocks_override": 32, "max_model_len": 3328} if options.preempt else {}
+    if options.cuda:
+        graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, STREAMS]}
+        more = {"max_model_len": 16384, "max_num_batched_tokens": 8192, "dtype": "bfloat16"}
+        more |= {"compilation_config": graphs, "cudagraph_metrics": True, "gpu_memory_utilization": 0.4}
+    more |= {} if options.cuda else {"enforce_eager": True}
     arguments = AsyncEngineArgs(
-        model=options.model, dtype="float32", enforce_eager=True, max_num_seqs=16, max_num_batched_tokens=1024,
-        enable_prefix_caching=False, **more,
-    )  # fmt: skip
+        model=options.model, max_num_seqs=16, enable_prefix_caching=False, **more, **options.engine
+    )
     engine = AsyncLLM.from_engine_args(arguments)
     client, results = Client(engine), {}
+    tokens = TOKENS_CUDA if options.cuda else TOKENS
+    short, long = (8000, 15000) if options.cuda else (900, 3000)
     try:
-        await client.round(lambda: None)  # warm
+        await client.round(lambda: None, tokens)  # warm
+        if options.cuda:
+            await client.round(lambda: asyncio.create_task(client.stream("warm8000", 8000, 2)), tokens)
         if options.preempt:
             rounds: dict[str, Any] = {"preempted": lambda: asyncio.create_task(client.stream("victim", 2700, 300))}
         else:
             rounds = {
                 "control": lambda: None,
-                "prefill of 900 tokens": lambda: asyncio.create_task(client.stream("prompt900", 900, 2)),
-                "prefill of 3000 tokens, in chunks": lambda: asyncio.create_task(client.stream("prompt3000", 3000, 2)),
+                f"prefill of {short} tokens": lambda: asyncio.create_task(client.stream(f"prompt{short}", short, 2)),
+                f"prefill of {long} tokens, in chunks": lambda: asyncio.create_task(
+                    client.stream(f"prompt{long}", long, 2)
+                ),
                 **{f"sleep in {name}": order(name) for _, name in PLANTS.values()},
             }
+            if options.cuda:
+                rounds["more requests than a graph is for"] = lambda: client.streams("more", 2, tokens // 3)
         for title, act in rounds.items():
-            streams = await client.round(act, 400 if options.preempt else TOKENS)
+            streams = await client.round(act, 400 if options.preempt else tokens)
             other = {"victim": streams.pop("other")} if options.preempt else {}
             streams.pop("other", None)
-            results[title] = explain(Ring(), other or streams)
+            results[title] = explain(Ring(), other or streams, SLOW_CUDA if options.cuda else SLOW)
             log = [Path(f"{ORDERS}/{name}.log") for _, name in PLANTS.values() if title.endswith(name)]
             if log:
                 began, ended = json.loads(log[0].read_text())
                 results[title]["planted_ms_each"] = round((ended - began) / 1e6, 1)
             print(title, json.dumps(results[title]), flush=True)
+        results |= {"engine": Ring().engine()} if options.cuda else {}
     finally:
         engine.shutdown()
     return results
+
+
+def _gpu() -> str:
+    import torch
+
+    return str(torch.cuda.get_device_name())
 
 
 def main() -> None:
@@ -291,16 +328,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--cuda", action="store_true")
+    parser.add_argument("--engine", type=json.loads, default={}, help="further arguments of the engine, as JSON")
     parser.add_argument("--preempt", action="store_true", help="a KV cache too small, instead of the other rounds")
     options = parser.parse_args()
     results = asyncio.run(run(options))
+    engine = {"engine": results.pop("engine")} if options.cuda else {}
+    print(json.dumps(engine), flush=True)
     if options.json is not None:
         sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
         from harness import machine
         from vllm import __version__
 
         kept = json.loads(options.json.read_text())["rounds"] if options.json.exists() else {}
-        whole = {"machine": machine(), "vllm": __version__, "rounds": {**kept, **results}}
+        gpu = {"gpu": _gpu()} if options.cuda else {}
+        whole = {"machine": machine() | gpu, "vllm": __version__, "rounds": {**kept, **results}, **engine}
         options.json.write_text(json.dumps(whole, indent=1) + "\n")
 
 
