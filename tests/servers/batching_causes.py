@@ -112,6 +112,7 @@ class Server:
         self.orders, self.group = tempfile.mkdtemp(), tempfile.mkdtemp()
         self._options = options
         self.late: dict[tuple[str, int], Any] = {}
+        self._received: dict[str, int] = defaultdict(int)
         self.sizes = SMALL if options.small_cache else ON_CUDA if options.cuda else ON_CPU
         command = [options.tailwatch, "run", "--dir", self.group, "--", sys.executable, __file__, "serve"]
         command += [options.model, "--device", "cuda" if options.cuda else "cpu", "--port", str(self.port)]
@@ -148,18 +149,19 @@ class Server:
         answer = connection.getresponse()
         if answer.status != 200:
             raise SystemExit(f"{answer.status}: {answer.read()!r}")
-        answer.read()
+        for line in answer:
+            self._received[name] += line.startswith(b"data:")
 
     def round(self, title: str, act: Any, *, streams: int = 0, tokens: int = 0) -> None:
         """Streams that decode, and what act does beside them."""
         length = tokens or self.sizes.tokens
-        threads = [
-            threading.Thread(target=self.stream, args=(WORDS, length, f"{title}-{i}"), daemon=True)
-            for i in range(streams or self.sizes.streams)
-        ]
+        names = [f"{title}-{i}" for i in range(streams or self.sizes.streams)]
+        threads = [threading.Thread(target=self.stream, args=(WORDS, length, name), daemon=True) for name in names]
+        self._received.clear()
         for thread in threads:
             thread.start()
-        time.sleep(self._third)
+        while any(self._received[name] < length // 3 for name in names) and any(each.is_alive() for each in threads):
+            time.sleep(0.005)
         act()
         for thread in threads:
             thread.join()
@@ -167,14 +169,10 @@ class Server:
 
     def warm(self) -> None:
         """The model is loaded by the first request. With graphs, a length of step has its own, captured at first."""
-        self._third = 0.0
         self.stream(WORDS, 4, "warm")
+        self.round("warm", lambda: None, streams=3)
         if self.sizes.prompt:
             self.round("warm", lambda: self.stream(self.sizes.prompt, 2, "warm-prompt"))
-        began = time.monotonic()
-        self.round("warm", lambda: None, streams=3)
-        self._third = (time.monotonic() - began) / 3
-        if self.sizes.prompt:
             self.round("warm", lambda: self.stream(self.sizes.prompt, 2, "warn-prompt"))
 
     def rounds(self) -> None:
