@@ -177,6 +177,9 @@ class SchedulerSteps:
         """Requests in steps recorded since the last call."""
     def compiled(self, kernel: str, from_ns: int, to_ns: int, /) -> None:
         """The engine compiled a kernel for its device, from one monotonic time to another; its steps waited for it."""
+    def end_update(self) -> int:
+        """Records the step whose update goes on, of an engine with views, before what it answers reaches another
+        thread. Returns its stamp, monotonic ns; 0: no update goes on."""
     def stop(self) -> None:
         """From now on those callables only hand on."""
 

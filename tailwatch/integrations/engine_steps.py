@@ -42,7 +42,8 @@ class Following:
     scheduler: the object whose methods are called, of the engine; None: not of this one.
     model: the name of its model, of the engine; "": it is not found.
     reader: reads an engine that is not vLLM's: it holds its scheduler weakly and has ``running``, ``waiting`` and the
-        views of the parts. None: the scheduler has what is read.
+        views of the parts; ``recorded_by``, if it has that, is called with the recorder of its steps. None: the
+        scheduler has what is read.
     """
 
     scheduler: Callable[[Any], Any]

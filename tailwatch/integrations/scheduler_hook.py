@@ -60,6 +60,8 @@ class SchedulerHook:
         reader = None if following.reader is None else following.reader(scheduler)
         steps = _hot.SchedulerSteps(self._core, scheduler if reader is None else reader, _model_of(engine, following))
         self._steps, self._scheduler = steps, weakref.ref(scheduler)
+        if reader is not None and hasattr(reader, "recorded_by"):
+            reader.recorded_by(steps)
         for part, method in methods.items():
             if method is None:
                 self._note_once(f"{kind} has no {part.name}: {part.without}")

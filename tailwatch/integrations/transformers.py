@@ -25,6 +25,9 @@ MODULE = "transformers.generation.continuous_batching.continuous_api"
 
 # ---- steps ----
 
+_RECORDERS: weakref.WeakKeyDictionary[Any, _hot.SchedulerSteps] = weakref.WeakKeyDictionary()
+"""Of the steps whose results a router delivers."""
+
 
 class TransformersSteps:
     """What a ContinuousBatchProcessor's steps are, of each batch that it has prepared."""
@@ -34,6 +37,11 @@ class TransformersSteps:
         self._new: set[str] = set()  # queued, and in no batch since
         self._preempted: set[str] = set()
         self._prepared: deque[tuple[Batch, list[Any]]] = deque(maxlen=4)
+
+    def recorded_by(self, steps: _hot.SchedulerSteps) -> None:
+        """Results are delivered within an update: its step is recorded before."""
+        if (router := getattr(self._processor(), "output_router", None)) is not None:
+            _RECORDERS[router] = steps
 
     @property
     def running(self) -> Any:
@@ -211,7 +219,7 @@ class _Delivered:
 
         @wraps(original)
         def deliver_batch(*args: Any, **kwargs: Any) -> Any:
-            self._note(argument(args, kwargs, 1, "outputs", ()), _hot.now())
+            self._note(argument(args, kwargs, 1, "outputs", ()), self._made(args))
             return original(*args, **kwargs)
 
         return deliver_batch
@@ -242,6 +250,15 @@ class _Delivered:
             return result
 
         return handled
+
+    def _made(self, args: tuple[Any, ...]) -> int:
+        """The stamp of the step that made them; now, where none is recorded."""
+        try:
+            steps = _RECORDERS.get(args[0]) if args else None
+            return (steps.end_update() if steps is not None else 0) or _hot.now()
+        except Exception:
+            self._hook.failed()
+            return _hot.now()
 
     def _note(self, outputs: Any, now: int) -> None:
         try:

@@ -379,6 +379,43 @@ def test_results_reach_the_stream_of_the_task_that_asked(monkeypatch: pytest.Mon
     assert vars(Manager)["add_request"] is vars(ResultsManager)["add_request"]
 
 
+def test_a_step_is_recorded_before_its_results_reach_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may send them at once, while the engine's thread still updates: their wait in the engine is known then. The
+    stamp of the results is that of the step."""
+    seen: list[int] = []
+    notes: list[str] = []
+
+    class Router:
+        def deliver_batch(self, outputs: list[Any]) -> None:
+            seen.append(len(StepRecords(watch.core.address).steps()))
+
+    class Delivering(Processor):
+        def __init__(self) -> None:
+            super().__init__("5.24")
+            self.output_router = Router()
+
+        def update_batch(self) -> None:
+            super().update_batch()
+            self.output_router.deliver_batch([result("mine")])
+
+    fresh: Any = type("ContinuousBatchingManager", (), {**vars(Manager), **vars(ResultsManager)})
+    fresh.__init__ = Manager.__init__
+    loaded(monkeypatch, MODULE, ContinuousBatchingManager=fresh, OutputRouter=Router)
+    watch = tailwatch.install(gc="off", role="engine")
+    watched = SimpleNamespace(expect=lambda *args: None, received=lambda *args: None)
+    hook = OutputHook(OUTPUTS, watched, lambda: SimpleNamespace(closed=False), lambda: None, notes.append)  # type: ignore[arg-type]
+    hook.wrap_loaded()
+    manager = fresh(Delivering())
+    manager.add_request([1], "mine")
+    manager.batch_processor.scheduler.add_waiting_request(State("5.24", "mine", 1))
+    for _ in range(4):
+        manager.step()
+    recorded = StepRecords(watch.core.address).steps()
+    assert seen == list(range(len(recorded) - 3, len(recorded) + 1))
+    assert [each.requests for each in recorded[-3:]] == [1, 1, 1]
+    assert notes == []
+
+
 def test_a_later_version_s_arguments_are_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them, or by other names: what is not found is not stamped, the host gets what it gave."""
 

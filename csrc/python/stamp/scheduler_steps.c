@@ -14,6 +14,8 @@
 
 #define SCHEDULED 8 /* batches that are scheduled and not answered */
 
+typedef struct AroundObject AroundObject;
+
 typedef struct SchedulerStepsObject {
     PyObject_HEAD
     CoreObject *core;
@@ -28,6 +30,8 @@ typedef struct SchedulerStepsObject {
     bool stopped;             /* calls are only handed on */
     uint32_t next_scheduled;
     uint64_t answered;        /* requests, since that was asked */
+    AroundObject *updating;   /* around the update that goes on; NULL: none does, or its record is written. Borrowed */
+    uint64_t update_ns;       /* when it began */
     struct { const void *output; uint64_t at_ns; } scheduled[SCHEDULED]; /* compared, never followed */
 } SchedulerStepsObject;
 
@@ -51,12 +55,12 @@ static const tw_step_part around_parts[] = {TW_PART_SCHEDULE, TW_PART_DISPATCH, 
 static bool is_part(around_what what) { return what < AROUND_ADD; }
 static bool is_update(around_what what) { return what == AROUND_UPDATE || what == AROUND_PROCESS; }
 
-typedef struct AroundObject {
+struct AroundObject {
     PyObject_HEAD
     SchedulerStepsObject *steps;
     PyObject *method, *view;  /* view: NULL: the objects are vLLM's */
     around_what what;
-} AroundObject;
+};
 
 /* ---- the time since the last update ---- */
 
@@ -222,14 +226,27 @@ static __attribute__((noinline)) void leave_viewed(AroundObject *self, PyObject 
     Py_DECREF(seen);
 }
 
+/* The method, and whether end_update() was called in it. */
+static PyObject *call_update(AroundObject *self, PyObject *args, PyObject *kwargs, uint64_t entered, bool *ended) {
+    SchedulerStepsObject *steps = self->steps;
+    steps->updating = self;
+    steps->update_ns = entered;
+    PyObject *result = PyObject_Call(self->method, args, kwargs);
+    *ended = steps->updating != self;
+    steps->updating = NULL;
+    return result;
+}
+
 /* What a signal handler raised while we read is the caller's to see. */
 static PyObject *around_call(PyObject *op, PyObject *args, PyObject *kwargs) {
     AroundObject *self = (AroundObject *)op;
     const bool counts = goes_on(self->steps);
     const uint64_t entered = counts ? tw_now_ns() : 0;
     if (counts) enter(self->steps, self->what, entered);
-    PyObject *result = PyObject_Call(self->method, args, kwargs);
-    if (result == NULL || !counts || (is_part(self->what) && self->steps->begin_ns == 0)) return result;
+    bool ended = false;
+    PyObject *result = counts && is_update(self->what) ? call_update(self, args, kwargs, entered, &ended)
+                                                       : PyObject_Call(self->method, args, kwargs);
+    if (result == NULL || !counts || ended || (is_part(self->what) && self->steps->begin_ns == 0)) return result;
     if (__builtin_expect(self->view == NULL, 1)) leave(self, args, kwargs, result, entered, tw_now_ns());
     else leave_viewed(self, args, kwargs, result, entered, tw_now_ns());
     if (__builtin_expect(step_reader_raises(&self->steps->reader), 0)) Py_CLEAR(result);
@@ -333,6 +350,21 @@ static PyObject *steps_stop(PyObject *op, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+/* What the update answers is known: its record is written now, and what follows in it is the next step's. */
+static PyObject *steps_end_update(PyObject *op, PyObject *unused) {
+    SchedulerStepsObject *self = (SchedulerStepsObject *)op;
+    AroundObject *around = self->updating;
+    (void)unused;
+    if (around == NULL || around->view == NULL || !goes_on(self) || self->begin_ns == 0) return PyLong_FromLong(0);
+    PyObject *args = PyTuple_New(0);
+    if (args == NULL) return NULL;
+    const uint64_t now = tw_now_ns();
+    self->updating = NULL;
+    leave_viewed(around, args, NULL, Py_None, self->update_ns, now);
+    Py_DECREF(args);
+    return PyLong_FromUnsignedLongLong(now);
+}
+
 static PyObject *steps_answered(PyObject *op, PyObject *unused) {
     SchedulerStepsObject *self = (SchedulerStepsObject *)op;
     const uint64_t answered = self->answered;
@@ -377,6 +409,8 @@ static PyMethodDef steps_methods[] = {
     {"answered", steps_answered, METH_NOARGS, "answered()\n--\n\nRequests in steps recorded since the last call."},
     {"compiled", steps_compiled, METH_VARARGS,
      "compiled(kernel, from_ns, to_ns, /)\n--\n\nThe engine compiled a kernel, from one monotonic ns to another."},
+    {"end_update", steps_end_update, METH_NOARGS,
+     "end_update()\n--\n\nRecords the step whose update goes on. Returns its stamp, ns; 0: none does."},
     {"stop", steps_stop, METH_NOARGS, "stop()\n--\n\nFrom now on the callables only hand on."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef steps_getters[] = {
