@@ -226,9 +226,10 @@ static __attribute__((noinline)) void leave_viewed(AroundObject *self, PyObject 
     Py_DECREF(seen);
 }
 
-/* The method, and whether end_update() was called in it. */
-static PyObject *call_update(AroundObject *self, PyObject *args, PyObject *kwargs, uint64_t entered, bool *ended) {
+/* The method, and whether end_update() was called in it, which records an update's step. entered: 0: not counted. */
+static PyObject *call_viewed(AroundObject *self, PyObject *args, PyObject *kwargs, uint64_t entered, bool *ended) {
     SchedulerStepsObject *steps = self->steps;
+    if (entered == 0 || !is_update(self->what)) return PyObject_Call(self->method, args, kwargs);
     steps->updating = self;
     steps->update_ns = entered;
     PyObject *result = PyObject_Call(self->method, args, kwargs);
@@ -244,8 +245,9 @@ static PyObject *around_call(PyObject *op, PyObject *args, PyObject *kwargs) {
     const uint64_t entered = counts ? tw_now_ns() : 0;
     if (counts) enter(self->steps, self->what, entered);
     bool ended = false;
-    PyObject *result = counts && is_update(self->what) ? call_update(self, args, kwargs, entered, &ended)
-                                                       : PyObject_Call(self->method, args, kwargs);
+    PyObject *result;
+    if (__builtin_expect(self->view == NULL, 1)) result = PyObject_Call(self->method, args, kwargs);
+    else result = call_viewed(self, args, kwargs, entered, &ended);
     if (result == NULL || !counts || ended || (is_part(self->what) && self->steps->begin_ns == 0)) return result;
     if (__builtin_expect(self->view == NULL, 1)) leave(self, args, kwargs, result, entered, tw_now_ns());
     else leave_viewed(self, args, kwargs, result, entered, tw_now_ns());
