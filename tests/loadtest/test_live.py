@@ -61,7 +61,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_stalls_are_seen_from_the_planned_start(fault_server: Start) -> None:
     """TTFT p95, p99 and the largest gap are within 2 %, or this run's own noise, of what the server itself stamped. The
-    noise: by how much last tokens were read after they were written."""
+    noise: three times as much as last tokens were read after they were written; first ones come many at once."""
     server = fault_server("--stall", "0.4", "--every", "1")
     where = endpoint(server.url(tokens=8, gap=0.01), model="m")
     workload = Workload(endpoint=where, model="m", rate=80.0, duration=3.0)
@@ -83,7 +83,7 @@ def test_stalls_are_seen_from_the_planned_start(fault_server: Start) -> None:
     seen = [one - planned for one, planned in zip(rows.first, rows.planned, strict=True)]
     assert all(mine >= theirs for mine, theirs in zip(seen, true_ttft, strict=True)), "received before it was written"
     last = [truth["requests"][str(index)][1] - starts[0] for index in rows.index]
-    noise = max(mine - theirs for mine, theirs in zip(rows.last, last, strict=True)) + 3 * MS
+    noise = 3 * max(mine - theirs for mine, theirs in zip(rows.last, last, strict=True)) + 3 * MS
     for percent in (95, 99):
         true = rank(true_ttft, percent)
         assert true > 100 * MS, "the stalls are in it"
