@@ -51,7 +51,7 @@ DEFAULTS = {
 
 # Of each metric, by section of docs/metrics.md: its labels, and what to do with it.
 _SERIES = "model_name route"
-_DELAY = "A large share names the cause to lessen: `tailwatch doctor`, [causes](causes.md)"
+_DELAY = "A large share names the cause to lessen: `tailwatch doctor`, [causes](causes/README.md)"
 _IDLE = "Only with idle-time collection"
 METRICS: dict[str, dict[str, tuple[str, str]]] = {
     "requests": {
@@ -86,7 +86,7 @@ METRICS: dict[str, dict[str, tuple[str, str]]] = {
     "pauses": {
         "python_gc_duration_seconds": ("process generation", "Generation 2 above a gap's length: [freeze or idle](gc.md)"),
         "tailwatch_gc_own_pause_seconds": ("process", "Long while streams wait: the doctor's `policy-pauses`"),
-        "tailwatch_stall_seconds": ("process cause", "`tailwatch why` names the functions; what to do: [causes](causes.md)"),
+        "tailwatch_stall_seconds": ("process cause", "`tailwatch why` names the functions; what to do: [causes](causes/README.md)"),
         "tailwatch_stream_overlap_seconds": ("cause source phase", "An upper bound: act on the delay instead"),
         "tailwatch_stream_delay_seconds": (
             "cause source phase certainty",
@@ -238,7 +238,7 @@ LOGS = {
     "gc pauses shorter than 0.05 ms: … more, … ms in total so far": "Nothing",
     "gc pauses: … more, the longest … ms": "Nothing; the longest stood there one by one",
     "slow gaps: … more, the longest … ms": "`tailwatch why --last 10m` has them",
-    "slow …": "Its causes stand in it: [causes](causes.md)",
+    "slow …": "Its causes stand in it: [causes](causes/README.md)",
     "tailwatch: OTLP export, requested by OTEL_* variables, is off: …": "Install what it names, or set `otel=False`",
     "tailwatch: TAILWATCH_METRICS_PORT=…: metrics are not served, …": "Choose a free port",
     "tailwatch: a background task failed; the error is counted and the task runs again": "Report it with the traceback",

@@ -29,7 +29,7 @@ The numbers, JSON; times are seconds, moments Unix times, what is not known null
     load                every `bin` seconds: [t, good, missed, finished (per second), in flight (null: nobody looked)]
     dropped             what could not be counted, and where something of ours went wrong
 
-`cause` of a slow gap is its largest (docs/causes.md), "unknown" where its pauses were overwritten, "rest" where nothing
+`cause` of a slow gap is its largest (docs/causes), "unknown" where its pauses were overwritten, "rest" where nothing
 exceeds the typical gap.
 
 All of it is made on the thread that asks, which must be a worker; what is asked for again within KEEP_SECONDS is given
