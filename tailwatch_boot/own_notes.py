@@ -39,11 +39,12 @@ def _append(directory: int, name: str, line: bytes) -> None:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             raise PermissionError(name)
-        if found.st_size == 0:
-            _remove_ended(directory)
         os.write(file, line)
+        first = found.st_size == 0
     finally:
         os.close(file)
+    if first:
+        _remove_ended(directory)
 
 
 def forget(directory: str) -> None:

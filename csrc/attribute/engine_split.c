@@ -27,7 +27,8 @@ typedef struct split {
     uint64_t k0, k1, request;
     uint64_t left;           /* of the excess */
     uint64_t device_ns;      /* beyond what is usual for such batches */
-    uint64_t compiled_ns;    /* of kernels, meanwhile */
+    uint64_t compiled_ns;    /* of kernels, meanwhile: from there on, it was looked at */
+    uint64_t compiled_from;
     tw_parts *out;
 } split;
 
@@ -48,8 +49,10 @@ typedef struct own_events {
     uint64_t queued_ns, scheduled_ns, preempted_ns;
 } own_events;
 
+/* Newest first: what two have in common counts once. */
 static void add_compiled(split *s, const tw_step_event *event) {
-    const uint64_t ns = since(least(event->to_ns, s->k1), most(event->from_ns, s->k0));
+    const uint64_t from = most(event->from_ns, s->k0), ns = since(least(event->to_ns, s->compiled_from), from);
+    s->compiled_from = least(s->compiled_from, from);
     s->compiled_ns += ns;
     add(s, ns, TW_DELAY_JIT, TW_MEASURED, (uint32_t)event->detail | TW_NAME_IS_REQUEST, TW_DETAIL_NONE, 0);
 }
@@ -176,7 +179,7 @@ static void add_steps(split *s, uint64_t first, uint64_t last) {
 
 bool tw_engine_split(const tw_step_ring *ring, const tw_host *host, uint64_t k0, uint64_t k1, uint64_t request,
                      uint64_t accounted_ns, tw_parts *out) {
-    split s = {ring, k0, k1, request, since(since(k1, k0), accounted_ns), 0, 0, out};
+    split s = {ring, k0, k1, request, since(since(k1, k0), accounted_ns), 0, 0, k1, out};
     uint64_t last;
     (void)host;
     if (!tw_engine_join(ring, k1, &last)) return false;

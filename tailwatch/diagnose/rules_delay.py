@@ -71,7 +71,7 @@ def upstream(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     title = f"{lost / whole:.0%} of the delay of tokens: they were not ready when the event loop waited for them{what}"
     detail = (
         f"{ms(lost)} of {ms(whole)}, of all streams together: {ms(first)} of first tokens, {ms(gaps)} of gaps. That is "
-        f"before they reached this process: nothing that tailwatch sees in it explains that time. {known}"
+        f"before they reached the event loop: nothing that tailwatch sees on it explains that time. {known}"
     )
     severity = "high" if lost >= 0.3 * whole else "medium"
     return Finding("upstream", severity, title, detail, advice, lost)
@@ -88,7 +88,7 @@ def _what_is_upstream(snapshot: Snapshot, context: DiagnosisContext) -> tuple[st
         known = f"{engine} is loaded in this process" + (f", {clients} too." if clients else ".")
         return f": {engine} in the same process", known, _IN_PROCESS
     if clients:
-        known = f"It may have waited for answers to {clients}, which is loaded."
+        known = f"It may have waited for answers to requests made with {clients}, which is loaded."
         return f": the model behind {context.model_clients[0]}", known, _ELSEWHERE
     return "", "What it waited for is not known: another process or server, or a thread of this one.", _ELSEWHERE
 
@@ -107,7 +107,7 @@ def _by_process(snapshot: Snapshot, makers: list[Process]) -> tuple[str, str, st
     maker = next((process for process in makers if process.lives), makers[0])
     spy = f"py-spy record --pid {maker.pid if maker.lives and maker.pid else 'PID'} shows the functions of {maker.name}"
     if any(engine.process == maker.name for engine in snapshot.engines):
-        known = f"The steps of {maker.name} are read, but its tokens have no stamp that says which step made them."
+        known = f"The steps of {maker.name} are read, but its tokens have no stamp of the step that made them."
         advice = f"tailwatch trace shows its steps beside the late tokens; {spy}"
     else:
         known = f"{maker.name} is watched: its collections are known, its steps are not."

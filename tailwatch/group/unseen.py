@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tailwatch import snapshots
 from tailwatch_boot import own_notes
 
-_MOST_BYTES = 4096
+_MOST_BYTES = 1 << 20
 _LISTEN, _SYN_RECEIVED, _TIME_WAIT = "0A", "03", "06"  # as include/net/tcp_states.h has them
 _MAPPED = "0000000000000000FFFF0000"  # an address of IPv4, as one of IPv6
 _LOOPBACKS = ("00000000000000000000000001000000",)

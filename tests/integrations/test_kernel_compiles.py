@@ -1,4 +1,4 @@
-"""Kernels that Triton compiles while a token waits are among its causes; Triton's hooks are as without us."""
+"""Kernels that Triton compiles while a token waits are among its causes; its listener is as without us."""
 
 from __future__ import annotations
 
@@ -28,96 +28,75 @@ def clean() -> Iterator[None]:
 
 
 class Triton:
-    """Its hooks, as of 3.6 or of 3.3, and what calls them (JITFunction._do_compile)."""
+    """Its compiler's listener, and what calls it (triton/compiler/compiler.py, compile())."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, age: str) -> None:
-        for name in ("triton.knobs", "triton.runtime.jit"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
-        if age == "3.6":
-            self.owner: Any = SimpleNamespace(jit_cache_hook=None, jit_post_compile_hook=None)
-            self.names = ("jit_cache_hook", "jit_post_compile_hook")
-            module, path = "triton.knobs", "runtime"
-        else:
-            self.owner = type("JITFunction", (), {"cache_hook": None, "compiled_hook": None})
-            self.names = ("cache_hook", "compiled_hook")
-            module, path = "triton.runtime.jit", "JITFunction"
-        loaded = ModuleType(module)
-        setattr(loaded, path, self.owner)
-        monkeypatch.setitem(sys.modules, module, loaded)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.knobs = SimpleNamespace(listener=None)
+        loaded = ModuleType("triton.knobs")
+        loaded.compilation = self.knobs  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "triton.knobs", loaded)
 
-    def hooks(self) -> tuple[Any, Any]:
-        return getattr(self.owner, self.names[0]), getattr(self.owner, self.names[1])
-
-    def compile(self, kernel: str, work: Callable[[], object] = lambda: None) -> bool:
-        """Whether it was compiled."""
-        call = {"key": ("i32", kernel), "fn": SimpleNamespace(module="m", name=kernel), "already_compiled": False}
-        before, _ = self.hooks()
-        if before is not None and before(**call, is_manual_warmup=False, compile={}, repr=""):
-            return False
+    def compile(self, kernel: str, work: Callable[[], object] = lambda: None, *, cached: bool = False) -> None:
+        began = time.monotonic()
+        listener = self.knobs.listener
         work()
-        _, after = self.hooks()
-        if after is not None:
-            after(**call, is_manual_warmup=False, compile={}, repr="")
-        return True
+        if listener is not None:
+            times = SimpleNamespace(total=int((time.monotonic() - began) * 1e6))
+            listener(src=SimpleNamespace(name=kernel), metadata={}, metadata_group={}, times=times, cache_hit=cached)
 
 
-AGES = pytest.mark.parametrize("age", ["3.3", "3.6"])
-
-
-@AGES
-def test_a_compilation_has_its_kernel_and_its_time(monkeypatch: pytest.MonkeyPatch, age: str) -> None:
-    """Nested ones have their own; one that raises has no end; undo() leaves nothing."""
-    triton, found = Triton(monkeypatch, age), list[tuple[str, int, int]]()
+def test_a_compilation_has_its_kernel_and_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that raises has no end, one from Triton's cache is none; undo() leaves nothing."""
+    triton, found = Triton(monkeypatch), list[tuple[str, int, int]]()
     compiles = KernelCompiles(lambda *each: found.append(each), pytest.fail)
     compiles.follow_loaded()
     compiles.follow_loaded()
     begin = _hot.now()
-    triton.compile("outer", lambda: triton.compile("inner"))
+    triton.compile("double", lambda: time.sleep(0.01))
+    triton.compile("known", cached=True)
     with pytest.raises(ZeroDivisionError):
         triton.compile("broken", lambda: 1 // 0)
-    assert [name for name, _, _ in found] == ["inner", "outer"]
-    (_, inner, inner_end), (_, outer, outer_end) = found
-    assert begin <= outer <= inner <= inner_end <= outer_end <= _hot.now()
+    ((name, began, ended),) = found
+    assert name == "double" and begin - 2000 <= began <= ended - 10**7 and ended <= _hot.now()
     assert compiles.undo() == []
-    assert triton.hooks() == (None, None)
+    assert triton.knobs.listener is None
     triton.compile("later")
-    assert len(found) == 2
-
-
-@AGES
-def test_hooks_of_others_are_called_as_before(monkeypatch: pytest.MonkeyPatch, age: str) -> None:
-    """Theirs decides whether Triton compiles; one that was set after ours stays."""
-    triton, found, theirs = Triton(monkeypatch, age), list[tuple[str, int, int]](), list[str]()
-
-    def cached(**call: Any) -> bool:
-        theirs.append(call["fn"].name)
-        return bool(call["fn"].name == "cached")
-
-    setattr(triton.owner, triton.names[0], staticmethod(cached) if age == "3.3" else cached)
-    compiles = KernelCompiles(lambda *each: found.append(each), pytest.fail)
-    compiles.follow_loaded()
-    assert not triton.compile("cached") and triton.compile("new")
-    assert theirs == ["cached", "new"] and [name for name, _, _ in found] == ["new"]
-    ours = triton.hooks()[1]
-    monkeypatch.setattr(triton.owner, triton.names[1], staticmethod(lambda **call: ours(**call)))
-    assert [sentence.split()[1] for sentence in compiles.undo()] == [triton.names[1]]
-    assert triton.hooks()[0] is cached
-    triton.compile("new")
     assert len(found) == 1
 
 
+def test_the_listener_of_others_is_called_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was set after ours stays."""
+    triton, found, theirs = Triton(monkeypatch), list[tuple[str, int, int]](), list[str]()
+
+    def listener(**call: Any) -> None:
+        theirs.append(call["src"].name)
+
+    triton.knobs.listener = listener
+    compiles = KernelCompiles(lambda *each: found.append(each), pytest.fail)
+    compiles.follow_loaded()
+    triton.compile("new")
+    assert theirs == [name for name, _, _ in found] == ["new"]
+    ours = triton.knobs.listener
+    triton.knobs.listener = later = lambda **call: ours(**call)
+    assert len(compiles.undo()) == 1 and triton.knobs.listener is later
+    triton.compile("newer")
+    assert theirs == ["new", "newer"] and len(found) == 1
+
+
 def test_what_is_wrong_with_ours_is_noted_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Triton whose hooks are given something else."""
-    triton, notes = Triton(monkeypatch, "3.6"), list[str]()
+    """A Triton whose listener is given something else, and one that has none."""
+    triton, notes = Triton(monkeypatch), list[str]()
     KernelCompiles(lambda *each: None, notes.append).follow_loaded()
-    before, after = triton.hooks()
-    assert before(key=1) is None and after(key=1) is None
-    assert len(notes) == 2 and "KeyError" in notes[0]
+    triton.knobs.listener(source=1)
+    assert len(notes) == 1 and "TypeError" in notes[0]
+    del triton.knobs.listener
+    KernelCompiles(lambda *each: None, pytest.fail).follow_loaded()
+    assert not hasattr(triton.knobs, "listener")
 
 
 def test_a_late_token_names_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that compiled one in the midst of a step: measured, and not among what the device took."""
-    triton = Triton(monkeypatch, "3.6")
+    triton = Triton(monkeypatch)
     watch = tailwatch.install(gc="off", role="engine", slo="ttft<=10s,itl<=5s@99%")
     scheduler = Answering()
     steps = follow(watch.core, scheduler)
@@ -142,7 +121,7 @@ def test_a_late_token_names_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_engine_that_is_followed_is_followed_in_this_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """From its first step to uninstall()."""
-    triton = Triton(monkeypatch, "3.6")
+    triton = Triton(monkeypatch)
     Core, watch = install(monkeypatch)
     engine = Core(decoding("0.33"), decoding("0.33"))
     triton.compile("before the first step")
@@ -152,7 +131,7 @@ def test_an_engine_that_is_followed_is_followed_in_this_too(monkeypatch: pytest.
     (event,) = StepRecords(watch.core.address).events()
     assert event.kind == "compiled" and began <= event.start <= event.stop
     assert tailwatch.uninstall() is not None
-    assert triton.hooks() == (None, None)
+    assert triton.knobs.listener is None
     engine.step()
 
 

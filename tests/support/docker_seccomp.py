@@ -33,7 +33,7 @@ def default_profile() -> Path | str:
         return Path(named)
     try:
         done = subprocess.run(
-            ["go", "mod", "download", "-json", MODULE], capture_output=True, text=True, timeout=60, cwd="/"
+            ["go", "mod", "download", "-json", MODULE], capture_output=True, text=True, timeout=15, cwd="/"
         )
         return Path(json.loads(done.stdout)["Dir"]) / "default.json"
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:

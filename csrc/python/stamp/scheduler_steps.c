@@ -248,9 +248,9 @@ static PyObject *around_call(PyObject *op, PyObject *args, PyObject *kwargs) {
     PyObject *result;
     if (__builtin_expect(self->view == NULL, 1)) result = PyObject_Call(self->method, args, kwargs);
     else result = call_viewed(self, args, kwargs, entered, &ended);
-    if (result == NULL || !counts || ended || (is_part(self->what) && self->steps->begin_ns == 0)) return result;
+    if (result == NULL || !counts || (is_part(self->what) && self->steps->begin_ns == 0)) return result;
     if (__builtin_expect(self->view == NULL, 1)) leave(self, args, kwargs, result, entered, tw_now_ns());
-    else leave_viewed(self, args, kwargs, result, entered, tw_now_ns());
+    else if (!ended) leave_viewed(self, args, kwargs, result, entered, tw_now_ns());
     if (__builtin_expect(step_reader_raises(&self->steps->reader), 0)) Py_CLEAR(result);
     return result;
 }

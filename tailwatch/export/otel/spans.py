@@ -268,7 +268,7 @@ class Spans:
         context = propagate.extract(waiting.carrier) if own else trace.set_span_in_context(waiting.parent)
         shift = _shift()
         span = tracer.start_span(
-            f"{operation(story.route)} {waiting.asked_model or story.model}",
+            f"{operation(story.route)} {story.model}",  # a header is any client's to choose
             context=context,
             kind=trace.SpanKind.SERVER if own else trace.SpanKind.INTERNAL,
             start_time=story.arrival + shift,
@@ -333,12 +333,12 @@ def _shift() -> int:
 
 
 def _asked_model(scope: Any) -> str:
-    """What a gateway says about the request's model; the body, which has it too, is not read."""
+    """The request's model by a gateway's header; the body, which has it too, is not read."""
     headers = scope.get("headers") if isinstance(scope, dict) else None
     if not isinstance(headers, (list, tuple)):
         return ""
     named = next((value for name, value in headers if name.lower() == _ASKED_MODEL), b"")
-    return str(named[:_LONGEST_MODEL], "utf-8", "replace")
+    return str(named[:_LONGEST_MODEL], "utf-8", "replace") if isinstance(named, bytes) else ""
 
 
 def _address(server: Any) -> dict[str, Any]:

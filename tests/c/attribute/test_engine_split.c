@@ -160,6 +160,16 @@ TW_TEST(a_compilation_is_measured_and_not_the_device_s) {
     TW_CHECK_EQ(0, of(&later, TW_DELAY_JIT));
 }
 
+TW_TEST(compilations_side_by_side_count_once) {
+    const uint64_t before = warm(), began = now + 2 * MS;
+    tw_step_event_write(ring, TW_EVENT_COMPILED, 0, began + 50 * MS, began + 90 * MS, tw_request_name_write(ring, "b", 1));
+    tw_step_event_write(ring, TW_EVENT_COMPILED, 0, began, began + 100 * MS, tw_request_name_write(ring, "a", 1));
+    tw_step_event_write(ring, TW_EVENT_COMPILED, 0, began + 80 * MS, began + 120 * MS, tw_request_name_write(ring, "c", 1));
+    const tw_parts parts = split_of(before, write(longer(TW_PART_WAIT, 200 * MS)), 1);
+    TW_CHECK_EQ(120 * MS, of(&parts, TW_DELAY_JIT));
+    TW_CHECK_NEAR(80e6, of(&parts, TW_DELAY_DEVICE), 1e6);
+}
+
 TW_TEST(a_preempted_request_is_late_by_its_whole_absence) {
     const uint64_t before = warm(), victim = tw_request_hash("victim", 6);
     tw_step_event_write(ring, TW_EVENT_PREEMPTED, victim, now + 1, now + 1, 0);
