@@ -226,15 +226,23 @@ static __attribute__((noinline)) void leave_viewed(AroundObject *self, PyObject 
     Py_DECREF(seen);
 }
 
-/* The method, and whether end_update() was called in it, which records an update's step. entered: 0: not counted. */
-static PyObject *call_viewed(AroundObject *self, PyObject *args, PyObject *kwargs, uint64_t entered, bool *ended) {
+static bool is_before_its_first(const AroundObject *self) { return is_part(self->what) && self->steps->begin_ns == 0; }
+
+/* The method of another engine. Where end_update() is called in an update, its step is recorded by then. */
+static __attribute__((noinline)) PyObject *call_viewed(AroundObject *self, PyObject *args, PyObject *kwargs, bool counts,
+                                                       uint64_t entered) {
     SchedulerStepsObject *steps = self->steps;
-    if (entered == 0 || !is_update(self->what)) return PyObject_Call(self->method, args, kwargs);
-    steps->updating = self;
-    steps->update_ns = entered;
+    AroundObject *const outer = steps->updating;
+    if (counts && is_update(self->what)) {
+        steps->updating = self;
+        steps->update_ns = entered;
+    }
     PyObject *result = PyObject_Call(self->method, args, kwargs);
-    *ended = steps->updating != self;
-    steps->updating = NULL;
+    const bool ended = counts && is_update(self->what) && steps->updating != self;
+    steps->updating = outer;
+    if (result == NULL || !counts || is_before_its_first(self)) return result;
+    if (!ended) leave_viewed(self, args, kwargs, result, entered, tw_now_ns());
+    if (step_reader_raises(&steps->reader)) Py_CLEAR(result);
     return result;
 }
 
@@ -244,13 +252,10 @@ static PyObject *around_call(PyObject *op, PyObject *args, PyObject *kwargs) {
     const bool counts = goes_on(self->steps);
     const uint64_t entered = counts ? tw_now_ns() : 0;
     if (counts) enter(self->steps, self->what, entered);
-    bool ended = false;
-    PyObject *result;
-    if (__builtin_expect(self->view == NULL, 1)) result = PyObject_Call(self->method, args, kwargs);
-    else result = call_viewed(self, args, kwargs, entered, &ended);
-    if (result == NULL || !counts || (is_part(self->what) && self->steps->begin_ns == 0)) return result;
-    if (__builtin_expect(self->view == NULL, 1)) leave(self, args, kwargs, result, entered, tw_now_ns());
-    else if (!ended) leave_viewed(self, args, kwargs, result, entered, tw_now_ns());
+    if (__builtin_expect(self->view != NULL, 0)) return call_viewed(self, args, kwargs, counts, entered);
+    PyObject *result = PyObject_Call(self->method, args, kwargs);
+    if (result == NULL || !counts || is_before_its_first(self)) return result;
+    leave(self, args, kwargs, result, entered, tw_now_ns());
     if (__builtin_expect(step_reader_raises(&self->steps->reader), 0)) Py_CLEAR(result);
     return result;
 }
