@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from tailwatch import snapshots
 from tailwatch.cli import find_group
-from tailwatch.cli.snapshot_source import HOW_TO_SAVE, NotServedError, check_window, explained, read, url_of
+from tailwatch.cli.snapshot_source import (
+    HOW_TO_SAVE,
+    NotServedError,
+    add_source,
+    check_window,
+    explained,
+    read,
+    url_of,
+)
 from tailwatch.diagnose.finding import DiagnosisContext, Finding
 from tailwatch.diagnose.rules import doctor, headline
 from tailwatch.diagnose.rules_server import nothing_seen
@@ -33,16 +41,7 @@ OK, FOUND = 0, 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The source of the numbers, and the output."""
     parser.epilog = f"To get a FILE, {HOW_TO_SAVE}."
-    whose = parser.add_mutually_exclusive_group()
-    whose.add_argument(
-        "file",
-        nargs="?",
-        metavar="URL|FILE",
-        help="URL of a server on this machine, or a snapshot saved as JSON ('-': standard input)",
-    )
-    whose.add_argument(
-        "--dir", metavar="DIR", help="directory of the process group, running or exited (default: found automatically)"
-    )
+    add_source(parser)
     parser.add_argument(
         "--window", metavar="10m", help="with a URL: only the last minutes, up to 1h (default: since the start)"
     )

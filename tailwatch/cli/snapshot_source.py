@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
@@ -24,6 +25,20 @@ HOW_TO_SAVE = (
 
 _HOST_AND_PORT = re.compile(r"(\[[0-9a-f:]+\]|[A-Za-z0-9][A-Za-z0-9.-]*):[0-9]{1,5}(/.*)?")
 _PATIENCE_SECONDS = 30
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """Whose numbers: `file` or `dir`, or neither."""
+    whose = parser.add_mutually_exclusive_group()
+    whose.add_argument(
+        "file",
+        nargs="?",
+        metavar="URL|FILE",
+        help="URL of a server on this machine, or a snapshot saved as JSON ('-': standard input)",
+    )
+    whose.add_argument(
+        "--dir", metavar="DIR", help="directory of the process group, running or exited (default: found automatically)"
+    )
 
 
 class NotServedError(TailwatchError):

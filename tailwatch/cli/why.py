@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailwatch.cli import find_group
-from tailwatch.cli.snapshot_source import explained, read
+from tailwatch.cli.snapshot_source import add_source, explained, read
 from tailwatch.diagnose.why import events_of, format_why, late_tokens
 from tailwatch.loadtest.options import write_json
 from tailwatch.options.slo import parse_window
@@ -26,16 +26,7 @@ _MOST = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The source of the numbers, and which tokens."""
-    whose = parser.add_mutually_exclusive_group()
-    whose.add_argument(
-        "file",
-        nargs="?",
-        metavar="URL|FILE",
-        help="URL of a server on this machine, or a snapshot saved as JSON ('-': standard input)",
-    )
-    whose.add_argument(
-        "--dir", metavar="DIR", help="directory of the process group, running or exited (default: found automatically)"
-    )
+    add_source(parser)
     parser.add_argument("--request", metavar="ID", help="only requests whose id or trace id begins so")
     parser.add_argument("--last", metavar="10m", help="only the last minutes, up to 1h (default: all that are kept)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write them as JSON, with all that are kept")

@@ -771,7 +771,7 @@ def test_the_callbacks_survive_the_end_of_the_interpreter(how: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="the collector's books are not known there")
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="until the counts of 3.14's collector can be read")
 def test_the_unfrozen_heap_is_true_after_the_freeze_of_other_code_and_under_load() -> None:
     """The interpreter's books go on counting what other code froze, and what grew old and died: ours do not. What they
     can no longer know is not published, until the daemon has counted."""

@@ -89,7 +89,8 @@ print(without < 20000, sum(each() is None for each in gone), sum(each() is None 
 
 
 @pytest.mark.skipif(
-    hasattr(sys, "gettotalrefcount") or "PYTHONMALLOC" in os.environ, reason="this allocator does not bear it itself"
+    hasattr(sys, "gettotalrefcount") or "PYTHONMALLOC" in os.environ,
+    reason="needs a release build of CPython and its own allocator: unset PYTHONMALLOC",
 )
 def test_without_memory_it_frees_less_and_nothing_else() -> None:
     """Not one more byte for marks: no harm is done; once there is memory again all that is dead dies."""
