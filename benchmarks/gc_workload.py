@@ -255,6 +255,21 @@ def excess_ms(due: list[tuple[int, int]], pauses: list[tuple[int, int, int]]) ->
     return found, own
 
 
+def delay_ms(due: list[tuple[int, int]], pauses: list[tuple[int, int, int]]) -> list[float]:
+    """Of each step but the last, by how much its pauses delayed the tokens of the next: what the step took beyond its
+    time, at most the pauses in it. Unlike the excess, also where the loop fell so far behind that its steps are due
+    anew."""
+    found, first = [], 0
+    for (_, began), (_, ended) in itertools.pairwise(due):
+        while first < len(pauses) and pauses[first][1] <= began:
+            first += 1
+        inside = 0
+        for start, stop, _ in itertools.takewhile(lambda pause, ended=ended: pause[0] < ended, pauses[first:]):  # type: ignore[misc]
+            inside += min(stop, ended) - max(start, began)
+        found.append(max(0, min(inside, ended - began - int(STEP_SECONDS * 1e9))) / 1e6)
+    return found
+
+
 def longest_turn_ms(due: list[tuple[int, int]]) -> float:
     """From the beginning of a step to that of the next."""
     return max(((later[1] - one[1]) / 1e6 for one, later in itertools.pairwise(due)), default=0.0)
@@ -349,6 +364,7 @@ def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
     run = server.run
     due = list(zip(run.due[::2], run.due[1::2], strict=True))
     excess, own_excess = excess_ms(due, pauses.found())
+    delay = delay_ms(due, pauses.found())
     found = {
         "policy": policy,
         "load": load,
@@ -357,6 +373,7 @@ def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
         "late_ms": list(run.late_ms),
         "excess_ms": excess,
         "own_excess_ms": own_excess,
+        "delay_ms": delay,
         "pauses_lost": pauses.lost,
         "longest_turn_ms": longest_turn_ms(due),
         "holes_ms": list(run.holes_ms),

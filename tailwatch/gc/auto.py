@@ -108,6 +108,7 @@ class AutoPolicy:
         elif not hook.idle_gc.engaged:
             if elapsed > _QUIET_PATIENCE_SECONDS or self._nobody_waits():
                 hook.engage_now()
+                self._discard_pauses()
                 self._since, self._now = now, MeanWait()
         elif self._learned and self._now.value >= max(self.measured.get(self._before, 0.0), WORTH_SECONDS):
             self._retry_at = now + self._retry_seconds
@@ -115,6 +116,11 @@ class AutoPolicy:
             self._adopt(self._before, "slices", now)
         elif elapsed > REVIEW_SECONDS and self._now.value >= WORTH_SECONDS:
             self._adopt(self._before, "review", now)
+
+    def _discard_pauses(self) -> None:
+        """Those of a change of policy, which is made once, are no cost of the policy that begins."""
+        for _ in self._pauses():
+            pass
 
     @property
     def _learned(self) -> bool:
