@@ -23,11 +23,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from harness import Bar, Report
-from prove import START_SECONDS, _is_up, _processes, _stop, _wait, Running
+from prove import START_SECONDS, Running, _is_up, _processes, _stop, _wait
 from targets import HERE, SERVERS, Server
 
 from tailwatch import loadtest
@@ -166,13 +165,13 @@ def overhead(blocks: list[dict[str, dict[str, float]]]) -> list[Bar]:
 
 def policies(blocks: list[dict[str, dict[str, float]]]) -> list[Bar]:
     """Each policy's delay by collections, and what auto costs more than the best of the fixed ones."""
-    key = "gc_us_per_gap"
-    means = {policy: statistics.mean(block[policy][key] for block in blocks) for policy in POLICIES}
+    cost = "gc_us_per_gap"
+    means = {policy: statistics.mean(block[policy][cost] for block in blocks) for policy in POLICIES}
     best = min(POLICIES[:-1], key=means.__getitem__)
     found = [
-        paired(f"{policy}: delay by collections", [b[policy][key] for b in blocks], "us a gap") for policy in means
+        paired(f"{policy}: delay by collections", [b[policy][cost] for b in blocks], "us a gap") for policy in means
     ]
-    for key, unit in ((key, "us a gap"), ("itl_p50_ms", "ms"), ("itl_p99_ms", "ms"), ("tokens_per_s", "tokens/s")):
+    for key, unit in ((cost, "us a gap"), ("itl_p50_ms", "ms"), ("itl_p99_ms", "ms"), ("tokens_per_s", "tokens/s")):
         found.append(paired(f"auto less {best}, {key}", [b["auto"][key] - b[best][key] for b in blocks], unit))
     return found
 
