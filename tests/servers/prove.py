@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -348,8 +349,11 @@ def _settled(it: Running, began: snapshots.Snapshot, received: int) -> int:
 
 
 def _metrics(it: Running) -> str:
-    ours = it.get("/metrics")
-    return ours if "tailwatch_" in ours else it.get("/tailwatch/metrics")
+    """All of ours: at an app's own /metrics only the most important ones follow its own."""
+    try:
+        return it.get("/tailwatch/metrics")
+    except urllib.error.HTTPError:
+        return it.get("/metrics")
 
 
 def _tokens_of(metrics: str) -> tuple[str, ...]:
