@@ -203,7 +203,7 @@ class IdleGC:
         running = self.loops.running()
         return any([wake(loop) for loop in running]) if daemon else bool(running)
 
-    def turn(self, nobody_waits: Callable[[], bool]) -> None:
+    def turn(self, no_stream_waits: Callable[[], bool]) -> None:
         """Called by the daemon, four times a second: what the idle slots that came, or did not, ask for."""
         if not self.slicer.on:
             return
@@ -215,16 +215,16 @@ class IdleGC:
         if net and not self.thresholds.changed and (not quiet or self.slicer.due) and quiet != (net[1] != _FAR):
             self._spread_net(old=quiet)
         if quiet and self.slicer.midway:
-            self._end_round(nobody_waits)
+            self._end_round(no_stream_waits)
 
     def _slices(self) -> int:
         counts = self.slicer.counts()
         return sum(counts[name] for name in SLICE_REASONS if name != "requested")
 
-    def _end_round(self, nobody_waits: Callable[[], bool]) -> None:
+    def _end_round(self, no_stream_waits: Callable[[], bool]) -> None:
         """One that rests for long holds an object: it is brought to its end, or, where somebody waits, given up."""
         for _ in range(_END_SLICES):
-            if not self.slicer.midway or not nobody_waits():
+            if not self.slicer.midway or not no_stream_waits():
                 break
             self.slicer.slice(_END_LOOKS, None, _IDLE)
             time.sleep(0)  # others first

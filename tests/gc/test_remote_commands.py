@@ -234,7 +234,7 @@ class Server:
         self.commands = CommandServer(
             home.file,
             CommandActions(
-                nobody_waits=lambda: not self.busy,
+                no_stream_waits=lambda: not self.busy,
                 act=self.act,
                 begin_round=lambda: self.slices,
                 round_over=lambda: self.round,
@@ -268,7 +268,7 @@ def server(home: Home) -> Server:
     return Server(home)
 
 
-def test_nobody_waits_and_there_is_no_loop(server: Server) -> None:
+def test_no_stream_waits_and_there_is_no_loop(server: Server) -> None:
     """The daemon does it."""
     server.ask(FREEZE)
     assert server.answers == [(5, CommandResult(DONE, 0.25, 7))]
