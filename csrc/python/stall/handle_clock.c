@@ -22,7 +22,7 @@ static struct {
     PyTypeObject *queue_type; /* of a deque that is timed; made once */
     PyCFunction popleft;      /* a deque's */
     PyTypeObject *code_type;
-    PyObject *request; /* the context variable that has the request; NULL: nobody sets one */
+    PyObject *request; /* the context variable that has the request; NULL: none is set */
     code_link begin, link[LINKS]; /* begin: before a handle */
     int links;
 } handles;
