@@ -56,7 +56,7 @@ Run = dict[str, Any]
 
 
 def place(core: int, realtime: bool) -> None:
-    """In the child: on that core, before whatever else wants it."""
+    """In the child: on that core, before whatever else uses it."""
     os.sched_setaffinity(0, {core})
     if realtime:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -149,7 +149,7 @@ def line_of(run: Run) -> str:
     )
 
 
-# ---- what it says ----
+# ---- what it prints ----
 
 
 def collector_ms(run: Run) -> float:
@@ -242,7 +242,7 @@ def interval(values: list[float]) -> tuple[float, float, float]:
 
 
 def memory_bars(runs: Runs, load: str) -> list[Bar]:
-    """Bounded, in runs that were long enough to tell."""
+    """Bounded, in runs that were long enough to show it."""
     ours = runs.of(load, OURS)
     more = runs.paired(load, FREEZE, lambda one, other: one["rss_median"] / other["rss_median"])
     leak = runs.paired(load, DISABLED, lambda one, other: other["rss_end"] / one["rss_median"])

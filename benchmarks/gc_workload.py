@@ -121,9 +121,10 @@ class Run:
 
     late_ms: array[float] = field(default_factory=numbers)
     holes_ms: array[float] = field(default_factory=numbers)
-    """Of each step, the longest time between two looks at the clock by who does nothing else: what the machine took."""
+    """Of each step, the longest time between two looks at the clock by a thread that does nothing else: what the
+    machine took."""
     own_holes_ms: array[float] = field(default_factory=numbers)
-    """The same by the thread's own clock, which the kernel stops where it knows that the machine took the processor."""
+    """The same by the thread's own clock, which the kernel stops where it sees that the machine took the processor."""
     due: array[int] = field(default_factory=lambda: array("q"))
     """When each step was due, and when it began; ns."""
     rss: list[tuple[float, int]] = field(default_factory=list)
@@ -397,7 +398,7 @@ def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
 
 
 def tracked_in(value: Any) -> int:
-    """Itself and what it holds, where the collector knows it."""
+    """Itself and what it holds, where the collector has it."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return int(gc.is_tracked(value)) + sum(map(tracked_in, inner))
 
