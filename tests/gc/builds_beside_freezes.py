@@ -22,7 +22,7 @@ freeze_past_the_hook, unfreeze = gc.freeze, gc.unfreeze
 THREADS = 8
 SWITCH_SECONDS = 0.00002  # a switch in the midst of most tuples
 ITEMS = 40  # a tuple of an iterator is made longer four times until then
-TURNS_FROZEN = 64  # what is frozen as it dies is freed after so many turns
+TURNS_FROZEN = 256  # what is frozen as it dies is freed after so many turns, in passes over the whole heap
 
 
 class Pair(NamedTuple):

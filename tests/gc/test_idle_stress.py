@@ -622,9 +622,12 @@ emit(base=base[0], most=most, end=end[0], nodes=end[1], slices=sum(status.slices
 
 
 @pytest.mark.parametrize(
-    "requests", [30_000, pytest.param(1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+    ("policy", "requests"),
+    [
+        *((policy, 30_000) for policy in ("observe", "freeze", "idle")),
+        pytest.param("idle", 300_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    ],
 )
-@pytest.mark.parametrize("policy", ["observe", "freeze", "idle"])
 def test_requests_with_cycles_return_to_the_base(run_script: Run, policy: str, requests: int) -> None:
     """However many: in the end there are as many objects as in the beginning, and never more in between than the policy
     lets stand. Under idle slices did it, and the interpreter nothing."""

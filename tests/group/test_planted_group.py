@@ -250,8 +250,8 @@ def gaps_of(rows: list[list[list[int]]], own: Log, engine: Log) -> list[Gap]:
     ("planted", "step_ms"),
     [
         (40, 16),
-        pytest.param(1050, 16, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
-        pytest.param(200, 120, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param(400, 16, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param(80, 120, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
     ],
 )
 def test_each_token_is_charged_what_both_logs_saw(run_script, planted: int, step_ms: int) -> None:

@@ -165,14 +165,12 @@ def erlang_knee(slots: int, service: float, attainment: float) -> float:
 def test_the_knee_of_a_real_server(
     slots: int, service: float, fault_server: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """By the command, over sockets, two seeds each: what it promises holds the truth of Erlang's loss formula."""
-    truth, found = erlang_knee(slots, service, 0.9), []
-    for seed in (1, 2):
-        server, file = fault_server("--slots", str(slots), "--service", str(service)), tmp_path / f"{seed}.json"
-        words = ["--find", "goodput", "--slo", "e2e<=5s@90%", "--budget", "25", "--probe-seconds", "2", "--quiet"]
-        words += ["--model", "m", "--seed", str(seed), "--json", str(file)]
-        assert cli.main(["bench", server.url(tokens=1, first=0), *words]) in (0, 1)
-        knee = json.loads(file.read_text())["knee"]
-        found.append((knee["low"], knee["rate"], knee["high"], knee["resolved"], knee["reason"]))
-    print(f"truth {truth:.4g}/s: {found}")
-    assert all((low or 0) <= truth <= (high or math.inf) for low, _, high, *_ in found), (truth, found)
+    """By the command, over sockets: what it promises holds the truth of Erlang's loss formula. test_search.py has many
+    seeds, in virtual time."""
+    truth = erlang_knee(slots, service, 0.9)
+    server, file = fault_server("--slots", str(slots), "--service", str(service)), tmp_path / "knee.json"
+    words = ["--find", "goodput", "--slo", "e2e<=5s@90%", "--budget", "25", "--probe-seconds", "2", "--quiet"]
+    words += ["--model", "m", "--seed", "1", "--json", str(file)]
+    assert cli.main(["bench", server.url(tokens=1, first=0), *words]) in (0, 1)
+    knee = json.loads(file.read_text())["knee"]
+    assert (knee["low"] or 0) <= truth <= (knee["high"] or math.inf), (truth, knee)
