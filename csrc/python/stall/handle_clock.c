@@ -187,7 +187,6 @@ INLINE void run_next(handle_clock *c, uint64_t now_ns, PyObject *code, PyObject 
     if (c->since_ns != 0 && now_ns - c->since_ns >= TW_SPAN_LEAST_NS) note(c, now_ns);
     hold(&c->code, code);
     hold(&c->context, context);
-    if (__builtin_expect(c->opened != NULL, 0)) Py_CLEAR(c->opened);
 }
 
 INLINE void handle_began(handle_clock *c, PyObject *handle) {
@@ -239,6 +238,7 @@ static PyObject *uv_popleft(PyObject *queue, PyObject *unused) {
     c->inside = 1;
     if (is_awaited(c)) handle_began(c, handle);
     else if (c->since_ns != 0) handle_clock_ended(c, tw_now_ns());
+    if (__builtin_expect(c->opened != NULL, 0)) Py_CLEAR(c->opened); /* by the handle before */
     return handle;
 }
 
@@ -250,6 +250,7 @@ static void uv_ended(handle_clock *c) {
     const uint64_t now = tw_now_ns();
     if (loop_clock_runs(c->loop) && tw_load(&c->loop->track->wake_ns) > c->since_ns) c->since_ns = now;
     handle_clock_ended(c, now);
+    Py_CLEAR(c->opened);
 }
 
 static Py_ssize_t uv_length(PyObject *queue) {
