@@ -1,7 +1,7 @@
 """What do exemplars cost?
 
 Requests of 100 tokens stamped by hand, with a trace id: exemplars on, against the same with exemplars off; the
-difference of the quickest rounds is told per token, and per request. The same where every gap counts as slow, which
+difference of the quickest rounds is given per token, and per request. The same where every gap counts as slow, which
 is the only kind of token that may itself leave an exemplar.
 """
 

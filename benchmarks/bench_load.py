@@ -53,7 +53,7 @@ MANY, MANY_PER_S, MANY_US = 1_000_000, 3000, 500  # requests, their rate, us unt
 
 
 Found = dict[tuple[int, str], list[dict[str, float]]]
-"""By streams and client: what each run told."""
+"""By streams and client: what each run returned."""
 
 
 def cores() -> tuple[set[int], set[int]]:

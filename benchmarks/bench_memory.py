@@ -43,7 +43,7 @@ def settled() -> int:
 
 @probe
 def fixed(times: int) -> dict[str, float]:
-    """What install says, and what the kernel says it took."""
+    """What install reports, and what the kernel reports it took."""
     import tailwatch
 
     before = settled()
@@ -157,7 +157,7 @@ def report(quick: bool = False) -> Report:
 
 
 def test_memory(benchmark: Any) -> None:
-    """The memory said at install stays within 5 MiB, and nothing of Python's grows with streams."""
+    """The memory reported at install stays within 5 MiB, and nothing of Python's grows with streams."""
     made = report(quick=True)
     benchmark.extra_info.update(made.as_dict())
     benchmark.pedantic(measured, args=("fixed", 0), rounds=1)

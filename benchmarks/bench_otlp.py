@@ -94,7 +94,7 @@ def slow_hold(snapshot: snapshots.Snapshot) -> float:
     from tailwatch.export.otel.transport import Sender
 
     class Encoding(MetricExporter):  # type: ignore[misc, unused-ignore]
-        """As an exporter of somebody's would."""
+        """As an exporter of the app's would."""
 
         def export(self, metrics_data: Any, timeout_millis: float = 10_000, **_: Any) -> Any:
             encode_metrics(metrics_data).SerializeToString()

@@ -172,7 +172,7 @@ def _drain(address: tuple[str, int]) -> None:
 
 
 def stall_bars(taken: list[Run]) -> list[Bar]:
-    """Runs without a stall, against those in which nobody scraped."""
+    """Runs without a stall, against those in which nothing scraped."""
     quiet = sum(run.stalls == 0 for run in taken)
     null = sum(run.noise_stalls == 0 for run in taken)
     runs = len(taken)

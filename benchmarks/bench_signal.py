@@ -34,7 +34,7 @@ class Flow:
 
 
 def rows() -> Any:
-    """Concurrencies of 250 rows, in an order that no prefetcher knows."""
+    """Concurrencies of 250 rows, in an order that no prefetcher follows."""
     return itertools.cycle([1 + 97 * i % 251 for i in range(250)])
 
 

@@ -4,7 +4,7 @@ ChatStream.content() against an allocation and memcpy of the same frame, against
 through orjson, and what vLLM, SGLang, LMDeploy, TensorRT-LLM, transformers and llama-cpp-python do (families.py).
 A server is compared with ours in its own bytes, byte for byte: that is asserted before anything is timed; the same text
 again and again, and beside it texts that are new each. Then text that is not plain ASCII, 4 KiB at a time; what is left
-for the collector; and what `send` adds to a frame it knows.
+for the collector; and what `send` adds to a known frame.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def mixture() -> list[bytes]:
 
 def fresh(call: Encode, raws: list[bytes]) -> Run:
     """ns per text; each text is new, as a detokeniser's are: CPython keeps the UTF-8 of a text that is not ASCII once
-    somebody has asked for it, and so each is asked for the first time."""
+    it was asked for, and so each is asked for the first time."""
 
     def run(n: int) -> float:
         spent = 0
@@ -307,7 +307,7 @@ def _exact(name: str, value: float, unit: str, bar: float | None = None) -> Bar:
     return Bar(name, value, value, value, bar, unit=unit)
 
 
-# ---- frames that `send` knows ----
+# ---- known frames in `send` ----
 
 
 def sending(frame_of: Callable[[str], bytes], send: Callable[[], Any]) -> Run:

@@ -59,7 +59,7 @@ def frames_of(way: str) -> Callable[[], Callable[[str], bytes]]:
 
 
 def texts(tokens: int) -> list[str]:
-    """What an answer says."""
+    """What an answer holds."""
     return list(islice(cycle(TEXTS), tokens))
 
 
@@ -72,7 +72,7 @@ async def answer(frame_of: Callable[[str], bytes], tokens: int) -> AsyncIterator
 
 
 def application(way: str) -> Any:
-    """GET /<tokens> streams; GET /usage tells CPU time, collections and what fast_sse does."""
+    """GET /<tokens> streams; GET /usage returns CPU time, collections and what fast_sse does."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, StreamingResponse
     from starlette.routing import Route
@@ -97,7 +97,7 @@ def application(way: str) -> Any:
 
 
 def serve(way: str) -> None:
-    """Prints its port and serves until it is told to stop."""
+    """Prints its port and serves until it is stopped."""
     import uvicorn
 
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
@@ -262,7 +262,7 @@ def body_of(port: int, path: str) -> bytes:
 
 
 def usage_of(port: int) -> dict[str, Any]:
-    """What a server tells of itself."""
+    """What a server returns of itself."""
     reported: dict[str, Any] = json.loads(body_of(port, "/usage"))
     return reported
 

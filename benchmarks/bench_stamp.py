@@ -23,7 +23,7 @@ DISTURBED = "%s, 2000 gen0/s"
 
 
 def prometheus_case() -> Run:
-    """labels() with three labels, and observe(), as everybody writes it."""
+    """labels() with three labels, and observe(), as it is usually written."""
     from prometheus_client import CollectorRegistry, Histogram
 
     buckets = [0.0005 * 2**i for i in range(15)]

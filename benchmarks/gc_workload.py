@@ -121,9 +121,10 @@ class Run:
 
     late_ms: array[float] = field(default_factory=numbers)
     holes_ms: array[float] = field(default_factory=numbers)
-    """Of each step, the longest time between two looks at the clock by who does nothing else: what the machine took."""
+    """Of each step, the longest time between two looks at the clock by a thread that does nothing else: what the
+    machine took."""
     own_holes_ms: array[float] = field(default_factory=numbers)
-    """The same by the thread's own clock, which the kernel stops where it knows that the machine took the processor."""
+    """The same by the thread's own clock, which the kernel stops where it sees that the machine took the processor."""
     due: array[int] = field(default_factory=lambda: array("q"))
     """When each step was due, and when it began; ns."""
     rss: list[tuple[float, int]] = field(default_factory=list)
@@ -255,6 +256,21 @@ def excess_ms(due: list[tuple[int, int]], pauses: list[tuple[int, int, int]]) ->
     return found, own
 
 
+def delay_ms(due: list[tuple[int, int]], pauses: list[tuple[int, int, int]]) -> list[float]:
+    """Of each step but the last, by how much its pauses delayed the tokens of the next: what the step took beyond its
+    time, at most the pauses in it. Unlike the excess, also where the loop fell so far behind that its steps are due
+    anew."""
+    found, first = [], 0
+    for (_, began), (_, ended) in itertools.pairwise(due):
+        while first < len(pauses) and pauses[first][1] <= began:
+            first += 1
+        inside = 0
+        for start, stop, _ in itertools.takewhile(lambda pause, ended=ended: pause[0] < ended, pauses[first:]):  # type: ignore[misc]
+            inside += min(stop, ended) - max(start, began)
+        found.append(max(0, min(inside, ended - began - int(STEP_SECONDS * 1e9))) / 1e6)
+    return found
+
+
 def longest_turn_ms(due: list[tuple[int, int]]) -> float:
     """From the beginning of a step to that of the next."""
     return max(((later[1] - one[1]) / 1e6 for one, later in itertools.pairwise(due)), default=0.0)
@@ -349,6 +365,7 @@ def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
     run = server.run
     due = list(zip(run.due[::2], run.due[1::2], strict=True))
     excess, own_excess = excess_ms(due, pauses.found())
+    delay = delay_ms(due, pauses.found())
     found = {
         "policy": policy,
         "load": load,
@@ -357,6 +374,7 @@ def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
         "late_ms": list(run.late_ms),
         "excess_ms": excess,
         "own_excess_ms": own_excess,
+        "delay_ms": delay,
         "pauses_lost": pauses.lost,
         "longest_turn_ms": longest_turn_ms(due),
         "holes_ms": list(run.holes_ms),
@@ -380,7 +398,7 @@ def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
 
 
 def tracked_in(value: Any) -> int:
-    """Itself and what it holds, where the collector knows it."""
+    """Itself and what it holds, where the collector has it."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return int(gc.is_tracked(value)) + sum(map(tracked_in, inner))
 

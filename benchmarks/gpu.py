@@ -1,5 +1,5 @@
 """A decode loop with CUDA graphs under tailwatch, on any CUDA machine with torch: what it costs there, and whether the
-tools see what it tells them.
+tools see what it marks.
 
     python benchmarks/gpu.py --json gpu.json      # the verdicts; needs CUDA, torch and a C compiler
     python benchmarks/gpu.py --cpu                # a dry run of everything that needs no CUDA: no result about a GPU
@@ -98,7 +98,7 @@ def decode_bare(engine: Engine, steps: int) -> None:
 
 
 def decode_watched(engine: Engine, streams: Sequence[Any], step: Callable[..., Any], steps: int) -> None:
-    """The same loop, its steps said and each token stamped."""
+    """The same loop, its steps marked and each token stamped."""
     batch = engine.batch
     for _ in range(steps):
         with step("decode", batch=batch, waiting=batch):
@@ -230,11 +230,11 @@ def _between(monotonic: int, before: tuple[int, int], after: tuple[int, int]) ->
 def aligned(made: Report, cpu: bool, directory: str) -> None:
     """torch's own events against ours."""
     target = Path(directory) / "torch.json"
-    told = json.loads(child(["--child", "profile", "--target", str(target), *_cpu(cpu)]).splitlines()[-1])
-    made.notes += [f"NOT MEASURED: {note}" for note in told["notes"]]
+    profiled = json.loads(child(["--child", "profile", "--target", str(target), *_cpu(cpu)]).splitlines()[-1])
+    made.notes += [f"NOT MEASURED: {note}" for note in profiled["notes"]]
     trace = json.loads(target.read_text())
     base, events = trace.get("baseTimeNanoseconds", 0), trace["traceEvents"]
-    ours = told["booked"]
+    ours = profiled["booked"]
     theirs = [(base + e["ts"] * 1e3, e["dur"] * 1e3) for e in events if e.get("name") == "Python GC" and "dur" in e]
     long = [(start, dur) for start, dur in theirs if dur >= 50_000]
     if long and ours:
@@ -261,7 +261,7 @@ def _exactly(name: str, found: float, expected: float) -> Bar:
 
 
 def child_ranges() -> dict[str, int]:
-    """Kernels inside a step of ours, inside a collection, and in neither: by name a tool cannot tell them apart."""
+    """Kernels inside a step of ours, inside a collection, and in neither: by name a tool cannot distinguish them."""
     import torch
 
     import tailwatch

@@ -2,8 +2,8 @@
 
     group_server.py tailwatch | prometheus_client MODELS
 
-tailwatch: one of 64 processes that share a directory, each with streams of 8 models. GET /render tells what taking and
-rendering their numbers costs the thread that does it. prometheus_client: its multiprocess mode, the same five
+tailwatch: one of 64 processes that share a directory, each with streams of 8 models. GET /render returns what taking
+and rendering their numbers costs the thread that does it. prometheus_client: its multiprocess mode, the same five
 histograms of each of so many models in 16 processes, rendered by generate_latest() in the loop.
 """
 
@@ -116,7 +116,7 @@ class Counting:
             time.sleep(20e-6)
 
     def rate(self) -> float:
-        """Ticks each ms while nobody renders."""
+        """Ticks each ms while nothing renders."""
         before, start = self.ticks, time.perf_counter()
         time.sleep(0.2)
         return (self.ticks - before) / (time.perf_counter() - start) / 1e3
@@ -128,7 +128,7 @@ class Counting:
 
 def renders(respond: Callable[[], object]) -> dict[str, list[float]]:
     """ms of the thread's CPU of one scrape: all of it, and what was spent in C without the GIL; and how far another
-    thread's ticks went on meanwhile, as a share of those when nobody renders."""
+    thread's ticks went on meanwhile, as a share of those when nothing renders."""
     from tailwatch.export.prometheus import render
     from tailwatch.snapshots import snapshot
 
@@ -212,7 +212,7 @@ def peer(directory: str, ticker: Ticker, models: int) -> Any:
 
 
 def main(arm: str, models: int) -> None:
-    """Serves until it is killed; says its port first."""
+    """Serves until it is killed; prints its port first."""
     ticker = Ticker()
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as root:
         os.mkdir(f"{root}/group", 0o700)

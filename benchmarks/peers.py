@@ -1,4 +1,5 @@
-"""What others do to an ASGI app, each as a function from an app to an app. A missing package is said, not hidden."""
+"""What others do to an ASGI app, each as a function from an app to an app. A missing package is reported, not
+hidden."""
 
 from __future__ import annotations
 

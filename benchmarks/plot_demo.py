@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def draw(report: dict[str, Any], start: float, stop: float) -> Figure:
-    """The arms one above the other on the same axes, and over each what tailwatch said of it."""
+    """The arms one above the other on the same axes, and over each what tailwatch reported of it."""
     figure, panels = pyplot.subplots(len(TITLES), 1, sharex=True, sharey=True, figsize=SIZE, layout="constrained")
     for axes, (arm, title) in zip(panels, TITLES.items(), strict=True):
         part = report["arms"][arm]
@@ -132,7 +132,7 @@ def _dots(axes: Axes, points: list[tuple[float, float]]) -> None:
 
 
 def _discs(axes: Axes, counts: Counter[tuple[float, int]]) -> None:
-    """One for all gaps of a pause that are equally long: it stops every stream at once. The area says how many."""
+    """One for all gaps of a pause that are equally long: it stops every stream at once. The area shows how many."""
     if counts:
         times, lengths = zip(*((at, math.exp(lump * LUMP)) for at, lump in counts), strict=True)
         axes.scatter(times, lengths, s=[area(count) for count in counts.values()], color=RED, linewidths=0, zorder=3)
@@ -171,7 +171,7 @@ def _legend() -> list[Line2D | Patch]:
 
 
 def write(figure: Figure, out: Path) -> None:
-    """As SVG with the dots told in short; any other format as matplotlib writes it."""
+    """As SVG with the dots in short; any other format as matplotlib writes it."""
     if out.suffix != ".svg":
         figure.savefig(out, dpi=192, transparent=True)
         return

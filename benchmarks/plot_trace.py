@@ -158,7 +158,7 @@ def write(figure: Any, out: Path) -> None:
 
 
 def record(out: Path) -> None:
-    """Streams and collections in a server of three processes that knows nothing of tailwatch; its trace into a file."""
+    """Streams and collections in a server of three processes without a line of tailwatch; its trace into a file."""
     directory = Path(tempfile.mkdtemp(prefix="tailwatch-plot-", dir="/dev/shm"))
     try:
         with served(directory / "group") as address:
@@ -199,7 +199,7 @@ def post(address: str) -> None:
 def drive(address: str) -> None:
     """Streams that begin one after the other, and a full collection in the engine, the API process and the worker."""
     post(f"{address}/v1/completions?max_tokens=5")
-    time.sleep(2)  # until each process knows the others
+    time.sleep(2)  # until each process has the others
     streams = []
     for i in range(STREAMS):
         tokens = TOKENS - 25 * i

@@ -2,7 +2,7 @@
 
     scrape_server.py tailwatch | prometheus_client
 
-POST /ticks starts the ticking, GET /ticks stops it and tells how late each tick was; GET /cpu tells the CPU time of
+POST /ticks starts the ticking, GET /ticks stops it and returns how late each tick was; GET /cpu the CPU time of
 the loop's thread, GET /cpu/all that of the process. /metrics is tailwatch's, or generate_latest() in the loop.
 """
 
@@ -103,7 +103,7 @@ def client_metrics() -> Any:
 
 
 def main(arm: str) -> None:
-    """Serves until it is killed; says its port first."""
+    """Serves until it is killed; prints its port first."""
     ticker = Ticker()
     if arm == "tailwatch":
         import tailwatch

@@ -2,9 +2,9 @@
 
     trace_server.py
 
-POST /ticks starts the ticking, GET /ticks stops it and tells how late each tick was; POST /dump writes what is recorded
-to a file in memory, in a thread, as the daemon does for trace_on, and tells how long that took and what was in it.
-"""
+POST /ticks starts the ticking, GET /ticks stops it and returns how late each tick was; POST /dump writes what is
+recorded to a file in memory, in a thread, as the daemon does for trace_on, and returns how long that took and what was
+in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOKENS = 500
 
 
 def dump(path: str) -> bytes:
-    """Writes it, and says so."""
+    """Writes it, and reports it."""
     start = time.perf_counter()
     written = tailwatch.trace(path)
     took = time.perf_counter() - start
@@ -76,7 +76,7 @@ async def serve_streams() -> None:
 
 
 async def main() -> None:
-    """Serves until it is killed; says its port first."""
+    """Serves until it is killed; prints its port first."""
     ticker = Ticker()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
         watch = tailwatch.install(

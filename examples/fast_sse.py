@@ -32,7 +32,7 @@ async def generate(prompt: str) -> AsyncIterator[str]:
 
 
 async def frames(asked: dict[str, Any]) -> AsyncIterator[bytes]:
-    """The answer's frames, bytes ready to send. tailwatch knows what each holds and does not read it again."""
+    """The answer's frames, bytes ready to send. tailwatch has what each holds and does not read it again."""
     usage = (asked.get("stream_options") or {}).get("include_usage", False)
     chat = sse.ChatStream(f"chatcmpl-{uuid.uuid4().hex}", asked["model"], int(time.time()), include_usage=usage)
     prompt, count = asked["messages"][-1]["content"], 0

@@ -3,7 +3,7 @@
     pip install '.[otel]'
     python examples/otel.py
 
-A collector of a few lines listens here and prints what it is sent. With a real one, say where it is and leave the rest:
+A collector of a few lines listens here and prints what it is sent. With a real one, set where it is and leave the rest:
 
     OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318 OTEL_SERVICE_NAME=my-server python my_server.py
 
@@ -94,7 +94,7 @@ def main() -> None:
     collector = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
     threading.Thread(target=collector.serve_forever, daemon=True).start()
     os.environ.setdefault("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
-    os.environ.setdefault("OTEL_METRIC_EXPORT_INTERVAL", "60000")  # ms: the default; uninstall() tells the rest
+    os.environ.setdefault("OTEL_METRIC_EXPORT_INTERVAL", "60000")  # ms: the default; uninstall() sends the rest
     tailwatch.install(gc="observe", role="engine")
     try:
         for _ in range(3):

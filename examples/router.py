@@ -1,7 +1,7 @@
 """A least-load balancer that reads the absolute signal: `python examples/router.py`
 
 Two servers, one with 4 slots and one with 16, each a process of its own with `tailwatch.install(app, orca="text")`.
-What they can take nobody tells the balancer: it learns each server's healthy concurrency from the header
+What they can take is not configured: the balancer learns each server's healthy concurrency from the header
 `endpoint-load-metrics` of its answers, and sends a request where its share of that is least. (A balancer that scrapes
 reads the same as `tailwatch_load_ratio` and `tailwatch_healthy_concurrency`.) Balancers that compare servers with one
 another ("fewest running") give the small one as many requests as the large one, until it queues.
@@ -37,7 +37,7 @@ TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
 
 
 def serve(slots: int) -> None:
-    """Until its standard input ends. Who finds no slot free waits for one."""
+    """Until its standard input ends. A request that finds no slot free waits for one."""
     import threading
 
     import uvicorn
@@ -75,7 +75,7 @@ def serve(slots: int) -> None:
 
 @dataclass
 class Server:
-    """What the balancer knows of one: where it is, what it sent there itself, and what the last answer said."""
+    """What the balancer has of one: where it is, what it sent there itself, and what the last answer held."""
 
     port: int
     sent: int = 0
@@ -112,7 +112,7 @@ def by_ratio(servers: list[Server]) -> Server:
 
 
 async def learn(server: Server, client: httpx.AsyncClient) -> None:
-    """Load that rises and falls, until the server knows where it begins to queue."""
+    """Load that rises and falls, until the server has found where it begins to queue."""
     until, asked = time.monotonic() + LEARN_SECONDS, set[asyncio.Task[float]]()
     while server.healthy is None and time.monotonic() < until:
         for wanted in (*range(1, 33), *range(32, 0, -1)):

@@ -1,7 +1,7 @@
 """A server of three processes, shaped like vLLM's: the API process streams, an engine makes the tokens of all requests
 in a batching loop, a worker stands for the device that the engine waits for at each step.
 
-Nothing in it knows of tailwatch. `tailwatch run` watches all three, and charges the pauses of the engine and of the
+It has no line of tailwatch. `tailwatch run` watches all three, and charges the pauses of the engine and of the
 worker to the streams that waited for them:
 
 tailwatch run --gc=observe -- python examples/three_process.py 8000
@@ -9,7 +9,7 @@ curl -N -X POST 'http://127.0.0.1:8000/v1/completions?max_tokens=200' &
 curl -X POST 'http://127.0.0.1:8000/debug/collect?where=engine'
 tailwatch top
 
-The names of the two other processes, "engine" and "worker", say what they are.
+The names of the two other processes, "engine" and "worker", give their roles.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Client:
     waiting: dict[int, asyncio.Queue[str | None]]
 
     def listen(self) -> None:
-        """Called when the engine has something to say."""
+        """Called when the engine has sent something."""
         try:
             made, ended = self.engine.recv()
         except EOFError:

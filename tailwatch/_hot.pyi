@@ -254,7 +254,7 @@ class IdleSelector:
         """Times what the loop takes from its queue, if that is a plain deque and the loop has a clock."""
     @staticmethod
     def untime_handles(queue: object, /) -> None:
-        """A loop's queue is as before, whoever times it."""
+        """A loop's queue is as before, whatever times it."""
 
 @final
 class LibuvIdleSlots:

@@ -47,7 +47,7 @@ def arrived() -> bool:
 
 @contextmanager
 def handled() -> Iterator[Callable[[int], int]]:
-    """Inside, SIGINT and SIGTERM raise KeyboardInterrupt, where nobody else has taken them. Gives what makes the exit
+    """Inside, SIGINT and SIGTERM raise KeyboardInterrupt, where they have no other handler. Gives what makes the exit
     status of a command's own: 128 + the first signal that came, if one did."""
     _seen.clear()
     if threading.current_thread() is not threading.main_thread():

@@ -62,7 +62,7 @@ def parent_process() -> Any:
 
 
 def current_process() -> Any:
-    """multiprocessing.current_process(); None where nobody has imported that."""
+    """multiprocessing.current_process(); None where it was not imported."""
     module = sys.modules.get("multiprocessing.process")
     return module.current_process() if module is not None else None
 

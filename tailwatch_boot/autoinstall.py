@@ -95,7 +95,7 @@ class Autoinstall:
             self._watch_process()
 
     def _gather(self) -> None:
-        """A server's processes are a group, also where nobody has named one: those that it starts find it in their
+        """A server's processes are a group, also where none was named: those that it starts find it in their
         environment. Its directory is made by the first that joins."""
         if _GROUP in os.environ or self._refusal is not None or not processes.may_serve():
             return

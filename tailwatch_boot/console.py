@@ -22,7 +22,7 @@ def main() -> int:
 
 
 def guard() -> None:
-    """From now on SIGINT and SIGTERM end the process at once, where nobody else has taken them."""
+    """From now on SIGINT and SIGTERM end the process at once, where they have no other handler."""
     for number in SIGNALS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, end)

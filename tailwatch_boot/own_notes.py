@@ -14,7 +14,7 @@ _LONGEST = 200
 def note(directory: str, kind: str, value: str) -> None:
     """Append a line; kind: "server", "route", "port", "app" for an ASGI app that could not be watched, "alone" for a
     process that could not join; of a launcher, what an earlier command left: "opened" for its number of streams,
-    "front" for the file of a process that stamped them. Makes the directory, as whoever joins does. What is not
+    "front" for the file of a process that stamped them. Makes the directory, as a member does. What is not
     printable ASCII is not written. With its first line, files of processes that have ended are removed.
 
     Raises:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MARKERS = ("zmq", "grpc", "mpi4py", "torch")
-"""Whoever imports one of these, and was started by a command of its own, is an engine or a worker, or talks to one."""
+"""A process with one of these that a command of its own started is an engine or a worker, or is connected to one."""
 
 OTHER_SERVERS = {
     "werkzeug.serving": "werkzeug (Flask's development server)",

@@ -7,7 +7,7 @@ and looks whether it ends an answer: no HTTP, no JSON, no times between tokens. 
 asyncio's own), both with as many connections, each asking again as soon as it was answered, all from one moment on (how
 their tokens fall together decides how often a client wakes up, which costs it more than the tokens do). Prints one JSON
 object: what was counted within the window, and the CPU time of this process for it. --stamps (of `pool`): when each
-message came, in the format of token_server.c, which is told of a request by its seed.
+message came, in the format of token_server.c, which names a request by its seed.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@
 Each peer gets an environment of its own out of environments/NAME.txt (`--use NAME=DIR`: one that is there; 1 to 6 GB),
 and a tokenizer of a few words made on the spot (none is downloaded). All have the token generator of this directory on
 the other core, and the same load: a closed loop of 200 streams, 64 tokens each, more than a core can take (a generator
-that is behind writes what is due at once, `-c`, so it is never what is measured; whoever is saturated reads several
-tokens at once). What is counted is what the generator wrote between a tenth and nine tenths of the run, so that start
-and end are nobody's; all processes of a client share the one core (so no real-time priority: one of aiperf's spins). A
-ratio is of one round.
+that is behind writes what is due at once, `-c`, so it is never what is measured; a client that is saturated reads
+several tokens at once). What is counted is what the generator wrote between a tenth and nine tenths of the run, so that
+start and end are of none; all processes of a client share the one core (so no real-time priority: one of aiperf's
+spins). A ratio is of one round.
 bench_load.py shows these rows with its own.
 """
 

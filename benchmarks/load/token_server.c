@@ -41,7 +41,7 @@ typedef struct stream {
     bool busy, queued, ended;         /* answers; is in the queue; all of its answer was written, or waits to be */
     struct stream *next;              /* in the queue, and among those let go */
     uint64_t due_ns, seed, sent, tokens;
-    uint64_t *stamp;                  /* NULL: nobody wants them */
+    uint64_t *stamp;                  /* NULL: not wanted */
     size_t have, pending, pending_at; /* bytes of the request; bytes of a write that found no room */
     char pending_bytes[PENDING_MAX];
     char request[REQUEST_MAX];

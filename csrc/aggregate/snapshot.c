@@ -63,7 +63,7 @@ static void totals_subtract(tw_snapshot *out, const tw_snapshot *earlier) {
 
 /* ---- taking and subtracting ---- */
 
-/* Those that are segments: somebody may have written to one, which costs its numbers and no others. */
+/* Those that are segments: another program may have written to one, which costs its numbers and no others. */
 static size_t valid_of(const tw_segment *const *segments, size_t n, const tw_segment **out) {
     size_t kept = 0;
     for (size_t i = 0; i < n; i++)

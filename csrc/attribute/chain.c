@@ -86,7 +86,7 @@ static uint64_t add_own_work(explained *e, uint64_t by_ns) {
 }
 
 /* Where the engine's stamps are not known: the loop ran from hi on, and perhaps since lo. What was late before is
- * nobody's that is known here, but for the request's own handles. */
+ * no known cause's here, but for the request's own handles. */
 static void explain_by_loop(explained *e, uint64_t base) {
     const tw_wait *w = e->w;
     const uint64_t hi = least(most(w->ready.hi_ns, w->from_ns), w->to_ns), lo = most(w->ready.lo_ns, w->from_ns);

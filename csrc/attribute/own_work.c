@@ -9,7 +9,7 @@ static void add_all(tw_parts *to, const tw_parts *parts) {
     for (uint32_t i = 0; i < parts->n; i++) tw_parts_add(to, &parts->part[i]);
 }
 
-/* Pauses are charged by themselves; what is not explained is left to whoever explains the wait. */
+/* Pauses are charged by themselves; what is not explained is left to the code that explains the wait. */
 static void add_known(tw_parts *to, const tw_parts *parts) {
     for (uint32_t i = 0; i < parts->n; i++) {
         const tw_part *part = &parts->part[i];

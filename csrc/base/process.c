@@ -91,7 +91,7 @@ bool tw_process_ended(uint64_t pid, uint64_t start_time) {
     return state.start_time != start_time || (state.zombie && state.threads <= 1);
 }
 
-/* A container may have been given the /proc of its host: what stands there under our number is somebody else. */
+/* A container may have been given the /proc of its host: what stands there under our number is another process. */
 static bool proc_is_ours(void) {
     char self[24];
     const ssize_t len = readlink("/proc/self", self, sizeof self - 1);

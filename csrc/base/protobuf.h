@@ -103,7 +103,7 @@ static inline void tw_pb_text(tw_buffer *b, uint32_t field, const char *text) {
     tw_pb_bytes(b, field, text, strlen(text));
 }
 
-/* A length without a field number: what a stream of messages has before each. Returns what tw_pb_close() wants. */
+/* A length without a field number: what a stream of messages has before each. Returns what tw_pb_close() needs. */
 static inline size_t tw_pb_open_delimited(tw_buffer *b) {
     const size_t at = b->length;
     tw_buffer_put(b, "", 1);

@@ -335,7 +335,7 @@ static void remove_segment(int dir, const char *name) {
     close(file);
 }
 
-/* The name goes first: who finds it finds the memory too, or a file without a name (open_shared). */
+/* The name goes first: a process that finds it finds the memory too, or a file without a name (open_shared). */
 bool tw_shared_remove(int dir, const char *name) {
     const int file = open_to_read(dir, name);
     const bool gone = unlinkat(dir, name, 0) == 0 || errno == ENOENT;

@@ -1,4 +1,4 @@
-/* A long piece of work that stands on a core where a token path wants to run. Private, for the cold path only.
+/* A long piece of work that stands on a core where a token path has to run. Private, for the cold path only.
  *
  * Without the GIL such work keeps its core for a whole time slice of the kernel (3 to 6 ms), even where another core
  * is idle: the thread of an event loop that wakes on it waits that long. So it offers the core again and again;

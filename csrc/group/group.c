@@ -31,7 +31,8 @@ static const char INDEX_LOCK[] = "index.lock";
 
 static bool writable_by_others(const struct stat *s) { return (s->st_mode & (S_IWGRP | S_IWOTH)) != 0; }
 
-/* Who may rename entries of the parent could put another directory in this one's place; a sticky one lets owners only. */
+/* A user that may rename entries of the parent could put another directory in this one's place; a sticky one lets
+ * owners only. */
 static tw_group_problem check_parent(int dir) {
     struct stat parent;
     if (fstatat(dir, "..", &parent, 0) != 0) return tw_file_problem();
@@ -185,7 +186,7 @@ static int open_own_file(const tw_group *group) {
     return openat(dir_of(group), group->name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 }
 
-/* Somebody removed it, or put another in its place. */
+/* It was removed, or another was put in its place. */
 static int name_again(tw_group *group) {
     const int dir = dir_of(group);
     if (unlinkat(dir, group->name, 0) != 0 && errno != ENOENT) return -1;
@@ -244,7 +245,7 @@ static uint64_t smallest_free(const tw_group *group, const char *role) {
     return index;
 }
 
-/* Who holds the lock may be stopped: it is not waited for any longer. */
+/* The holder of the lock may be stopped: it is not waited for any longer. */
 static tw_group_problem lock(int file, int tries) {
     const struct timespec turn = {0, LOCK_TURN_NS};
     while (flock(file, LOCK_EX | LOCK_NB) != 0) {
@@ -287,7 +288,7 @@ static bool keep(const tw_group *group) {
     return false;
 }
 
-/* Where there is no memory for another copy: nobody else comes to use this one, since its file is a copy by now. */
+/* Where there is no memory for another copy: no process comes to use this one, since its file is a copy by now. */
 static bool disown(tw_group *group) {
     const int file = own_file(group);
     if (file < 0) return false;

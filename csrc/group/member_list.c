@@ -175,7 +175,7 @@ static const tw_member *retired_of(const tw_members *members, const tw_segment *
     return member != NULL && member->list != NULL ? member : NULL;
 }
 
-/* Who merged it died before it removed the file. */
+/* The process that merged it died before it removed the file. */
 static void drop_merged(tw_members *members) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < members->n; i++) {
@@ -208,14 +208,14 @@ tw_group_problem tw_members_renew(tw_members *members, int dir, const char *exce
     return TW_GROUP_FINE;
 }
 
-/* ---- who ended in another PID namespace ---- */
+/* ---- members that ended in another PID namespace ---- */
 
 static bool may_end_unseen(const tw_member *member) {
     const tw_header *h = &member->segment->header;
     return member->list == NULL && tw_load(&h->locked) != 0 && tw_load(&h->ended) == 0 && tw_segment_is_elsewhere(h);
 }
 
-/* Nobody writes to it any more: the first page of what the reader has mapped becomes a private one, and takes the mark. */
+/* Nothing writes to it any more: the first page of what the reader has mapped becomes private, and takes the mark. */
 static void mark_ended(tw_member *member) {
     void *const at = (void *)(uintptr_t)member->segment;
     tw_segment *const page = mmap(NULL, sizeof(tw_header), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

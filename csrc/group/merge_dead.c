@@ -18,7 +18,7 @@
 
 static const char MAKING[] = "merge.tmp";
 
-/* ---- who is dead ---- */
+/* ---- which members are dead ---- */
 
 static bool was_before_exec(const tw_header *h) {
     const uint64_t self = (uint64_t)getpid();
@@ -67,7 +67,7 @@ static bool find_retired(merging *f) {
 
 static bool has_served(const tw_segment *g) { return tw_segment_served(g, tw_segment_series(g, 0)) != NULL; }
 
-/* Whether the dead one or its retired segment has what OTLP wants. */
+/* Whether the dead one or its retired segment has what OTLP needs. */
 static bool keeps_served(const merging *f) { return has_served(f->dead) || (f->list != NULL && has_served(f->before.bytes)); }
 
 static tw_segment *sum_up(const merging *f) {
@@ -144,7 +144,7 @@ static bool bury(int dir, const char *name, const tw_segment *dead) {
 
 /* ---- files that were never made ---- */
 
-#define HALF_MADE_S 10 /* whoever makes one has long written its first word then */
+#define HALF_MADE_S 10 /* its maker has long written its first word then */
 
 /* Its maker died before it named anything, which is of no pid namespace then: it is also old. */
 static bool was_never_made(int dir, const char *name) {

@@ -18,7 +18,7 @@ typedef struct core_gc {
     const PyObject *closer;   /* compared, never followed */
     int mode, open, generation;
     int reads_heap;           /* the heap's size is read off the collector's books: not where slices count it */
-    const struct heap_books *heap; /* NULL: not known, or nobody watches the collector */
+    const struct heap_books *heap; /* NULL: not known, or the collector is not watched */
     uint64_t counted, booked; /* objects that were counted, and what the books showed then */
     Py_ssize_t stop_callbacks; /* how many there were when the first was called at the stop */
     uint64_t start_ns, cpu_start_ns;
@@ -42,7 +42,7 @@ typedef struct pause_hook {
     void (*ends)(void *of, tw_cause cause, int generation, const uint64_t *collected); /* NULL: the end was not seen */
 } pause_hook;
 
-enum { ON_PAUSE_NVTX, ON_PAUSE_SLICER, ON_PAUSE }; /* who may have one, in the order in which they are called */
+enum { ON_PAUSE_NVTX, ON_PAUSE_SLICER, ON_PAUSE }; /* what may have one, in the order in which they are called */
 
 /* ---- stamp/requests.h, stamp/stream.h, stamp/engine_step.h ---- */
 
@@ -57,16 +57,16 @@ typedef struct core_requests {
     PyTypeObject *type;       /* Send */
     PyObject *route_of, *timed_send, *streamed;
     int uncounted_full; /* scopes of requests that are not counted are of no more use */
-    PyObject *ended;          /* called with each request that Send has ended, and its scope; NULL: nobody asks */
+    PyObject *ended;          /* called with each request that Send has ended, and its scope; NULL: nothing is */
     PyObject *body_type;      /* the message type object last seen with "http.response.body" */
 } core_requests;
 
 typedef struct core_streams {
     PyTypeObject *type;
-    uint64_t serves;          /* the engine of streams that nobody binds; 0: not known */
+    uint64_t serves;          /* the engine of streams that are not bound; 0: not known */
     int exemplars;            /* whether streams that open from now on are exemplars of what they measure */
     PyObject *trace_of;       /* () -> trace id of the span around the caller, sampled; else None. NULL: not asked */
-    void (*opened)(PyObject *stream); /* called with each that is opened, in its thread; NULL: nobody asks */
+    void (*opened)(PyObject *stream); /* called with each that is opened, in its thread; NULL: nothing is */
 } core_streams;
 
 #define STEPS_FREE 8          /* Step objects that wait to be used again */
@@ -91,7 +91,7 @@ typedef struct core_steps {
 typedef struct core_trace {
     tw_recorder recorder;     /* of events; records nothing until it is begun */
     char name[TW_GROUP_NAME]; /* of its file; "": it has none, and is read at its address */
-    uint64_t stops;           /* how often it was ended: who makes a file without the GIL looks whether it is still wanted */
+    uint64_t stops;           /* how often it was ended: read by a maker of a file without the GIL */
     int dir;                  /* a descriptor of the directory while one of our threads makes the file */
     pid_t maker;              /* whose thread that is: not a fork child's; 0: none does */
 } core_trace;
@@ -150,7 +150,7 @@ static inline int core_records(const CoreObject *core) {
     return __builtin_expect(tw_recorder_on(&core->trace.recorder), 0) && *core->epoch != 0;
 }
 
-/* The pause that begins or has ended was recorded: whoever asked is called. begins: whether that took long. */
+/* The pause that begins or has ended was recorded: the hooks are called. begins: whether that took long. */
 static inline int core_pause_begins(CoreObject *core, tw_cause cause, int generation) {
     int took = 0;
     for (int i = 0; i < ON_PAUSE; i++)

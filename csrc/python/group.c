@@ -36,7 +36,7 @@ PyObject *core_members(PyObject *op, PyObject *unused) {
     return list;
 }
 
-/* Who was killed, or left, has streams in flight for ever. */
+/* A process that was killed, or left, has streams in flight for ever. */
 static uint64_t in_flight_of(const tw_segment *segment) {
     const uint64_t in_flight = tw_load(&segment->in_flight);
     return in_flight > 0 && tw_segment_lives(segment) ? in_flight : 0;
@@ -221,7 +221,7 @@ PyObject *core_leave(PyObject *op, PyObject *unused) {
     (void)unused;
     const int dir = group != NULL && group->joined && group->merging < 0 ? group_descriptor(group) : -1;
     const int failed = group_leave(core);
-    if (dir >= 0) (void)merge(group, dir); /* its own file, or another's; who finds the lock taken leaves it to them */
+    if (dir >= 0) (void)merge(group, dir); /* its own file, or another's; where the lock is taken it is left to them */
     if (failed != 0) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
@@ -281,8 +281,8 @@ bool group_holds(core_group *group, uint64_t *changed_ns) {
     return hold == TW_GROUP_HELD;
 }
 
-/* renew() -> bool: whether the members may have changed. A directory's time changes with its entries. Who died is asked
- * each time. */
+/* renew() -> bool: whether the members may have changed. A directory's time changes with its entries. Which died is
+ * asked each time. */
 PyObject *core_renew(PyObject *op, PyObject *unused) {
     CoreObject *core = (CoreObject *)op;
     core_group *group = core->group;

@@ -102,7 +102,7 @@ static tw_group_problem join(CoreObject *core, core_group *group, const char *di
     group->joined = true;
     group->engine = engine;
     if (dir != group->dir) snprintf(group->dir, sizeof group->dir, "%s", dir);
-    group_place(core, true); /* whoever holds the lock keeps nobody from counting */
+    group_place(core, true); /* a held lock keeps no process from counting */
     (void)tw_group_save(&group->group);
     return TW_GROUP_FINE;
 }
@@ -123,7 +123,7 @@ PyObject *core_join(PyObject *op, PyObject *args) {
     return PyUnicode_FromString(problem == TW_GROUP_SYSTEM ? strerror(saved) : tw_group_problem_text(problem));
 }
 
-/* Nobody reads the list of members meanwhile: who is in no group has none. */
+/* Nothing reads the list of members meanwhile: a process in no group has none. */
 void core_rejoin(CoreObject *core) {
     core_group *group = core->group;
     uint64_t changed_ns;

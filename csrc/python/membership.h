@@ -9,7 +9,7 @@ int core_make_epoch(CoreObject *core);
 /* In a fork child, however it was made: what the parent measured is forgotten, and the group is left. */
 void core_reborn(CoreObject *core);
 
-/* Joins its parent's group, if it has not: before its first request or step, so that whoever kills it takes nothing along. */
+/* Joins its parent's group, if it has not: before its first request or step, so that nothing is lost by a kill. */
 void core_rejoin(CoreObject *core);
 
 /* Leaves, and frees what is left of it. */

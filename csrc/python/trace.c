@@ -26,7 +26,7 @@ static bool name_file(const core_group *group, char *out, uint64_t *joined_ns) {
 
 static bool is_joined(const CoreObject *core) { return core->group != NULL && core->group->joined; }
 
-/* Whether the file is that of the segment as it is now: who left and joined again has another. */
+/* Whether the file is that of the segment as it is now: a process that left and joined again has another. */
 static bool is_in_place(const CoreObject *core) {
     char name[TW_GROUP_NAME];
     uint64_t joined_ns;
@@ -83,7 +83,7 @@ static tw_group_problem make(CoreObject *core, making *m) {
     return problem;
 }
 
-/* Somebody may have ended it, or left the group, while the file was made. */
+/* It may have been ended, or the group left, while the file was made. */
 static bool is_wanted(const CoreObject *core, const making *m) {
     char name[TW_GROUP_NAME] = "";
     uint64_t joined_ns;

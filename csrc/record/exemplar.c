@@ -16,7 +16,7 @@ static uint32_t first_place(uint64_t key) {
     return (uint32_t)(mixed >> 32) % (TW_EXEMPLARS / TW_EXEMPLAR_WAYS) * TW_EXEMPLAR_WAYS;
 }
 
-/* Its own, else one that nobody has, else that of the oldest. */
+/* Its own, else one that is free, else that of the oldest. */
 static tw_exemplar *place_of(tw_exemplar *table, uint64_t key) {
     tw_exemplar *places = table + first_place(key), *best = places;
     for (int i = 0; i < TW_EXEMPLAR_WAYS; i++) {

@@ -114,7 +114,7 @@ static inline void extremes(tw_histogram *h, uint64_t value_ns) {
     tw_raise(&h->max_ns, value_ns);
 }
 
-/* The slot is last and released: who sees the sample in its slot sees min and max that allow for it. */
+/* The slot is last and released: a reader that sees the sample in its slot sees min and max that allow for it. */
 void tw_histogram_record(tw_histogram *h, const tw_layout *layout, uint64_t value_ns) {
     uint64_t *slot = &h->slot[slot_of(layout, value_ns)];
     extremes(h, value_ns);

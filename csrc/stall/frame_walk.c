@@ -296,7 +296,7 @@ static uint32_t read_once(const tw_interpreter *i, const tw_reader *r, uintptr_t
         has_caller = has_caller || (kept >= 2 && !out[kept - 1].in_library);
         if (kept >= 2 && (out[kept - 1].is_loop || (has_caller && kept >= wanted))) break;
     }
-    if (kept >= 2 && out[kept - 1].is_loop) kept--; /* who runs the loop is no caller */
+    if (kept >= 2 && out[kept - 1].is_loop) kept--; /* what runs the loop is no caller */
     for (int look = 0; look < LOOKS && n > 0; look++) {
         if (!stands(i, r, thread, that, raw, n)) return 0;
         wait_for_a_moment();

@@ -12,7 +12,7 @@
 #define MFD_CLOEXEC 1u
 #endif
 
-/* Whether no filter of system calls is installed, as the kernel says; a file that cannot be read means one is. */
+/* Whether no filter of system calls is installed, as the kernel reports; a file that cannot be read means one is. */
 static bool is_unfiltered(void) {
     char text[4096];
     const int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);

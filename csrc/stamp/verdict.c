@@ -80,7 +80,7 @@ static void pair_add(uint64_t *pair, uint64_t low, uint64_t high) {
     uint64_t now = tw_load(pair);
     low = add_capped(tw_low(now), low, UINT32_MAX);
     high = add_capped(tw_high(now), high, UINT32_MAX);
-    tw_store_release(pair, high << 32 | low); /* who sees it sees the second it belongs to */
+    tw_store_release(pair, high << 32 | low); /* a reader that sees it sees the second it belongs to */
 }
 
 void tw_window_add(tw_stream *s, uint64_t now_ns, tw_end end, tw_outcome outcome) {

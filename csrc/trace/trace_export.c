@@ -320,7 +320,7 @@ static void draw_pause(exporter *x, uint32_t on, const tw_long_pause *p, bool in
     if (p->stop_ns != UINT64_MAX) end(x, p->stop_ns, on);
 }
 
-/* A short one, or one inside another; the long ones come at the end, when it is known whom they delayed. */
+/* A short one, or one inside another; the long ones come at the end, when it is known what they delayed. */
 static void on_pause(exporter *x, const tw_ring_event *e) {
     if (!is_pause(e) || is_long(e, x->pauses.shortest_ns)) return;
     const tw_long_pause pause = {.start_ns = e->id, .stop_ns = e->time_ns, .collected = e->value,

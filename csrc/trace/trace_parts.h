@@ -32,7 +32,7 @@ const tw_ring_event *tw_reader_next(tw_reader *r);
 /* The event behind that one in its ring, or NULL. */
 const tw_ring_event *tw_reader_peek(const tw_reader *r);
 
-/* ---- pauses, and whom they delayed (trace_pauses.c) ---- */
+/* ---- pauses, and what they delayed (trace_pauses.c) ---- */
 
 typedef struct tw_long_pause {
     uint64_t start_ns, stop_ns;         /* stop: UINT64_MAX while open */
@@ -57,7 +57,7 @@ typedef struct tw_pauses {
     uint32_t waited_n;
     tw_stretch *still;                  /* union of their pauses, in order */
     uint32_t still_n, still_room, hint; /* hint: stretches that begin before the last gap's end */
-    /* who was delayed by what */
+    /* what was delayed by which pause */
     uint32_t *arrow;                    /* number of a pause, for each arrow, in the order they were drawn */
     uint32_t arrow_n, arrow_room;
     uint64_t arrows_left_out;
@@ -75,7 +75,7 @@ bool tw_pauses_touch(tw_pauses *p, uint64_t from_ns, uint64_t to_ns);
 
 /* Draws an arrow for each pause that coincides with the gap for long enough: their numbers into ids, how long together
  * into *overlap_ns (where pauses of several processes coincide, once). engine: TW_ENGINE_NONE: those of its own
- * process; a tw_engine_tag(): and of who works for it, or may; 0: and of all. Returns how many. */
+ * process; a tw_engine_tag(): and of those that work for it, or may; 0: and of all. Returns how many. */
 #define TW_ENGINE_NONE UINT32_MAX
 uint32_t tw_pauses_hit(tw_pauses *p, uint64_t from_ns, uint64_t to_ns, uint32_t engine,
                        uint64_t ids[TW_TRACE_ARROWS_EACH], uint64_t *overlap_ns);
@@ -103,7 +103,7 @@ typedef struct tw_requests {
     uint32_t places, used;
     tw_lane *lane;
     uint32_t lanes, lane_room;
-    uint32_t *idle;                     /* lanes that nobody is in */
+    uint32_t *idle;                     /* lanes that are empty */
     uint32_t idle_n, idle_room;
 } tw_requests;
 

@@ -8,7 +8,7 @@
 #include "base/tw_malloc.h"
 
 #define PLACES_START 256
-#define LANES_LOOKED_AT 64 /* of those that nobody is in; a file that lies must not make each request look at all */
+#define LANES_LOOKED_AT 64 /* of those that are empty; a file that lies must not make each request look at all */
 
 static uint32_t place_of(const tw_requests *r, uint64_t id) {
     return (uint32_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & (r->places - 1);
@@ -40,7 +40,7 @@ static bool grow(tw_requests *r) {
     return true;
 }
 
-/* A lane that nobody is in since from_ns; lanes: there is none. */
+/* A lane that is empty since from_ns; lanes: there is none. */
 static uint32_t idle_lane(tw_requests *r, uint64_t from_ns) {
     const uint32_t least = r->idle_n > LANES_LOOKED_AT ? r->idle_n - LANES_LOOKED_AT : 0;
     uint32_t best = r->idle_n;

@@ -10,7 +10,7 @@
 
 #define NAMES_MOST (UINT32_C(1) << 26)
 #define TEXTS_MOST (UINT32_C(1) << 31)
-#define TEXT_MOST 65535 /* a longer name is cut: nobody reads more */
+#define TEXT_MOST 65535 /* a longer name is cut */
 
 /* ---- life ---- */
 

@@ -5,7 +5,7 @@
     tailwatch nsys report.sqlite
 
 Without a GPU (or torch) it decodes on the CPU: the report then has our ranges and no kernels. Started without nsys it
-runs as well, and says that nobody looks.
+runs as well, and prints that no tool is attached.
 """
 
 from __future__ import annotations

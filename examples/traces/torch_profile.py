@@ -2,8 +2,8 @@
 
     python examples/traces/torch_profile.py out/
 
-out/manifest.json says what is where; open out/together.json in https://ui.perfetto.dev. Without torch there is
-out/tailwatch.pftrace alone, and the manifest says so.
+out/manifest.json lists what is where; open out/together.json in https://ui.perfetto.dev. Without torch there is
+out/tailwatch.pftrace alone, and the manifest has that.
 """
 
 from __future__ import annotations

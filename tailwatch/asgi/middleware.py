@@ -29,7 +29,7 @@ from tailwatch.gc.idle_hooks import running_loop
 READY_SECONDS, _LOOK_SECONDS = 5.0, 0.02
 _MARK = "__tailwatch__"
 request_variable: ContextVar[_Serving | None] = ContextVar("tailwatch", default=None)
-"""What a task's request holds, where Hook.carries says that somebody asks; else None."""
+"""What a task's request holds, where Hook.carries is set; else None."""
 _PLAIN = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
 
 
@@ -40,7 +40,7 @@ class Hook:
     metrics: the answer to a scrape, given its Accept and Accept-Encoding; called in a worker thread, it may block.
         None: not served.
     append: what puts ours behind an app's own metrics. None: nothing does.
-    snapshot: the answer to who asks for all numbers from this machine, from the query string; likewise.
+    snapshot: the answer to a client on this machine that asks for all numbers, from the query string; likewise.
     page: what answers at /tailwatch. None: the app alone.
     annotator: what is added to the answers themselves. None: nothing.
     on_startup: called before lifespan.startup.complete is handed on, or after an app without lifespan returned.
@@ -49,7 +49,7 @@ class Hook:
     on_idle: called when a request has ended and no other is in flight.
     on_request: called when a request has come in that is observed.
     on_error: called inside the handler of an exception of ours.
-    carries: whether somebody asks current_stream(), or reads request_variable.
+    carries: whether current_stream() is called, or request_variable is read.
     """
 
     core: _hot.Core
@@ -210,18 +210,18 @@ class _Serving:
     def __init__(self, sender: _hot.Send) -> None:
         self.sender: _hot.Send | None = sender
         self.span: Any = None
-        """The OpenTelemetry SERVER span that the app has opened for it, where somebody notices."""
+        """The OpenTelemetry SERVER span that the app has opened for it, where spans are watched."""
 
 
 def current_request() -> _Serving | None:
-    """What the calling task's request holds; None where there is none, or it has ended, or nobody asks."""
+    """What the calling task's request holds; None where there is none, or it has ended, or Hook.carries is not set."""
     serving = request_variable.get()
     return None if serving is None or serving.sender is None else serving
 
 
 def current_stream() -> _hot.Stream | None:
-    """The stream of the request that the calling task works for, None where there is none, or Hook.carries shows that
-    nobody asks."""
+    """The stream of the request that the calling task works for, None where there is none, or Hook.carries is not
+    set."""
     serving = request_variable.get()
     return None if serving is None or serving.sender is None else serving.sender.stream
 

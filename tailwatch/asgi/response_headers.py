@@ -105,7 +105,7 @@ class AnnotatedSend:
             yield b"server-timing", self._timing()
 
     def _timing(self) -> bytes:
-        """Milliseconds, as the header has them. A wait that nobody measured is left out."""
+        """Milliseconds, as the header has them. A wait that was not measured is left out."""
         arrival_ns, entry_ns, proxy_ns, source = self._waits
         waits = {"app": _hot.now() - entry_ns}
         if source != ASGI:

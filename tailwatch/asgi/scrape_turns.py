@@ -39,7 +39,7 @@ async def in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
 
 
 async def in_time(work: Callable[[], _T], seconds: float) -> _T | None:
-    """The same; None where it takes longer. It goes on then, for nobody."""
+    """The same; None where it takes longer. It goes on then, and its result is dropped."""
     if running_loop() is None:
         trio = sys.modules["trio"]
         with trio.move_on_after(seconds):

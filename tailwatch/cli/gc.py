@@ -82,13 +82,13 @@ def main(parsed: argparse.Namespace) -> int:
 
 
 def _living(directory: str, role: str | None) -> list[snapshots.Process]:
-    everybody = [process for process in snapshots.take_directory(directory).processes if process.lives]
-    found = [process for process in everybody if role is None or process.role == role]
+    living = [process for process in snapshots.take_directory(directory).processes if process.lives]
+    found = [process for process in living if role is None or process.role == role]
     if not found:
-        roles = ", ".join(sorted({process.role for process in everybody}))
+        roles = ", ".join(sorted({process.role for process in living}))
         raise TailwatchError(
             f"{directory}: no running process with role {role!r}; running roles: {roles}"
-            if everybody
+            if living
             else f"{directory}: no running process in this group"
         )
     return found

@@ -366,7 +366,7 @@ def _refuse(status: int, name: str, reason: str) -> int:
 
 
 def _print(sentence: str) -> None:
-    """A line to standard error; nothing where nobody reads it any more, as after `2>&1 | head`."""
+    """A line to standard error; nothing where its reader is gone, as after `2>&1 | head`."""
     if sys.stderr is None:
         return
     try:

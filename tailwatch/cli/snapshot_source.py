@@ -93,7 +93,7 @@ def _asked(url: str, window: str | None) -> str:
     """What the server answers.
 
     Raises:
-        TailwatchError: it has no tailwatch, or shows its numbers to somebody else.
+        TailwatchError: it has no tailwatch, or shows its numbers to other clients only.
         OSError: it cannot be reached.
     """
     where = urllib.parse.urljoin(url, local_auth.SNAPSHOT_PATH) + (f"?window={window}" if window else "")

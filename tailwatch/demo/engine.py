@@ -115,7 +115,7 @@ class Engine:
         return request
 
     def abort(self, request: GenerationRequest) -> None:
-        """Nobody reads this request any more; it leaves the batch before the next step."""
+        """The reader of this request is gone; it leaves the batch before the next step."""
         request.aborted = True
 
     def _run(self) -> None:

@@ -55,7 +55,7 @@ def plant_short() -> None:
 
 
 def plant_own() -> None:
-    """Called by who stamps, before it does."""
+    """Called before each stamp."""
     plant_python()
 
 
@@ -115,7 +115,7 @@ def plant_faults() -> None:
 
 
 def hold_the_lock() -> None:
-    """In a thread: the loop wants the interpreter lock for as long."""
+    """In a thread: the loop waits for the interpreter lock for as long."""
     began = time.monotonic_ns()
     while time.monotonic_ns() - began < LENGTH * 1e9:
         re.match(r"(a+)+$", "a" * 20 + "b")
@@ -143,7 +143,7 @@ PLANTS: dict[str, Plant] = {
     "regex": Plant(plant_regex, "plant_regex", ("callback",), "a regular expression that backtracks"),
     "pipe": Plant(plant_pipe, "plant_pipe", ("io",), "os.read() of an empty pipe"),
     "fsync": Plant(plant_fsync, "plant_fsync", ("io", "callback"), "write() and fsync() of a file"),
-    # who releases it may have the interpreter
+    # the thread that releases it may have the interpreter
     "lock": Plant(plant_lock, "plant_lock", ("lock", "gil"), "a lock that another thread holds"),
     "collect": Plant(plant_collect, "", ("gc2",), "gc.collect()"),
     "dealloc": Plant(plant_dealloc, "plant_dealloc", ("callback",), "400,000 dicts freed at once"),

@@ -73,7 +73,7 @@ def listen(port: int) -> socket.socket:
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))
-    listening.listen(BACKLOG)  # at once: who connects during start-up waits, and is not refused
+    listening.listen(BACKLOG)  # at once: a client that connects during start-up waits, and is not refused
     return listening
 
 

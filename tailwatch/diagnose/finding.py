@@ -42,7 +42,7 @@ class DiagnosisContext:
         memory_bytes: what tailwatch keeps for its numbers at most, fixed at install.
         fast_sse: the option is on.
         accelerated: what it serialises for, dotted names.
-        notes: more to tell, a sentence each.
+        notes: further ones, a sentence each.
         started: a name in tailwatch.diagnose.advice.STARTED.
         healthy_concurrency: streams above which TTFT grows faster; None: not found.
         highest_concurrency: the most streams that were in flight at an arrival, in the last half hour.
@@ -87,7 +87,7 @@ class DiagnosisContext:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DiagnosisContext:
-        """What as_dict() wrote; names it does not know are left out."""
+        """What as_dict() wrote; names that are not known are left out."""
         known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
         return cls(**values)

@@ -1,7 +1,7 @@
 """Which policy of the collector would save what, predicted from what was measured under another; and what is wrong
 with the one in force.
 
-A prediction is an interval, and each end says what it stands on:
+A prediction is an interval, and each end has its own base:
 
 - At most: all that collections are estimated to have cost the streams (``Snapshot.delay``).
 - At least: that, less the most that the policy's own work can cost, wherever it falls. Its work is bounded by the
@@ -80,7 +80,7 @@ def predict(
     """The policy that would save streams most certainly, for the role whose collections cost them most; None: there is
     nothing to gain, or it is not known which policy is in force.
 
-    policy: that of processes that do not say it themselves. thresholds: gc.get_threshold(). version: of Python.
+    policy: that of processes that do not publish theirs. thresholds: gc.get_threshold(). version: of Python.
     """
     lost = {role: _gc_lost(phases) for role, phases in snapshot.delay_by_source.items()}
     role = max(lost, key=lambda each: sum(lost[each].values()), default="")

@@ -76,7 +76,7 @@ def process_name(role: str) -> str:
 
 
 def _paused(snapshot: Snapshot, cause: str) -> list[Process]:
-    """Those paused by a cause; where streams lost time to some, only those: the others paused while nobody waited."""
+    """Those paused by a cause; where streams lost time to some, only those: the others paused while none waited."""
     paused = [process for process in snapshot.processes if process.paused.get(cause, 0.0) > 0]
     return [process for process in paused if _lost_to(snapshot, process.role, cause) > 0] or paused
 

@@ -283,7 +283,7 @@ def freeze_pending(snapshot: Snapshot, context: DiagnosisContext) -> Finding | N
 
 
 def external_freeze(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
-    """Somebody else froze the heap."""
+    """Other code froze the heap."""
     if not context.external_freezes:
         return None
     detail = (

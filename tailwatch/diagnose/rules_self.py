@@ -71,7 +71,7 @@ def internal_errors(snapshot: Snapshot, context: DiagnosisContext) -> Finding | 
 
 
 def unbound_streams(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
-    """Pauses of one of several engines, beside streams of which nobody said which engine serves them."""
+    """Pauses of one of several engines, beside streams whose engine is not known."""
     phases = snapshot.overlap_by_source.get("unbound", {})
     seconds = sum(sum(by_cause.values()) for by_cause in phases.values())
     if seconds <= 0:
@@ -158,7 +158,7 @@ def fast_sse_state(snapshot: Snapshot, context: DiagnosisContext) -> Finding | N
 
 
 def notes(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
-    """What the process wants to have said."""
+    """The process's own notes."""
     if not context.notes:
         return None
     return Finding(

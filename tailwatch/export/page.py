@@ -26,7 +26,7 @@ The numbers, JSON; times are seconds, moments Unix times, what is not known null
     slow                slow gaps of the window, newest first: t, phase, gap, typical, cause, delay, overlap, source,
                         request, trace, model, route, token, complete, causes: the largest six, each [seconds, cause,
                         certainty, source, what]
-    load                every `bin` seconds: [t, good, missed, finished (per second), in flight (null: nobody looked)]
+    load                every `bin` seconds: [t, good, missed, finished (per second), in flight (null: not read)]
     dropped             what could not be counted, and where something of ours went wrong
 
 `cause` of a slow gap is its largest (docs/causes), "unknown" where its pauses were overwritten, "rest" where nothing
@@ -57,7 +57,7 @@ from tailwatch.snapshots import Histogram, Process, SlowGap, Snapshot
 from tailwatch.snapshots.label_sets import most_requested
 
 KEEP_SECONDS = 1.9
-"""The page asks each 2 s: nobody sees the same numbers twice, and ten who look cost as much as one."""
+"""The page asks each 2 s: it never shows the same numbers twice, and ten pages cost as much as one."""
 
 WINDOWS = {"1m": 60.0, "5m": 300.0, "1h": 3600.0, "all": None}
 """What may be asked for; "all": everything since the start."""
@@ -140,7 +140,7 @@ class Load(Protocol):
 
 
 def _encode(numbers: dict[str, Any]) -> bytes:
-    """As JSON; numbers that JSON has not are null. Where `tailwatch run` lends this package to a server's environment,
+    """As JSON; numbers that JSON has not are null. Where `tailwatch run` adds this package to a server's environment,
     orjson may be missing."""
     try:
         import orjson
@@ -199,7 +199,7 @@ class Page:
         self._in_flight: deque[tuple[int, int]] = deque(maxlen=_LOAD_SECONDS)  # monotonic second, requests
 
     def reply(self, data: bool, access: Access, query: str, accept_encoding: str) -> Reply:
-        """The document, or with data the numbers, for who has this access. Raises what `take` raises."""
+        """The document, or with data the numbers, for a client with this access. Raises what `take` raises."""
         gzip = wants_gzip(accept_encoding)
         if access in (Access.ELSEWHERE, Access.FOREIGN) or (data and access is not Access.GRANTED):
             return _refusal(_STATUS[access], _SENTENCES[access])
@@ -220,7 +220,7 @@ class Page:
             return kept
 
     def numbers(self, name: str, model: str | None = None, route: str | None = None) -> dict[str, Any]:
-        """What the page shows of a window, one of WINDOWS, as the module's docstring says."""
+        """What the page shows of a window, one of WINDOWS, as in the module's docstring."""
         query = Query(name, model, route)
         now = self._take()
         seconds = WINDOWS[name]
@@ -250,7 +250,7 @@ class Page:
         self._in_flight.append((int(now.monotonic), now.in_flight))
 
     def _load(self, now: Snapshot, span: int, width: int) -> list[list[float | None]]:
-        """Whole bins only, on a grid that does not move with who asks."""
+        """Whole bins only, on a grid that does not move with the request."""
         second = int(now.monotonic)
         last = second // width
         first = max((second - span) // width + 1, int(now.monotonic - now.seconds) // width)  # all of one, or its begin
@@ -273,7 +273,7 @@ class Page:
 
 
 class _Kept:
-    """What was made last, while it is fresh; one thread makes it, who comes meanwhile waits."""
+    """What was made last, while it is fresh; one thread makes it, others that come meanwhile wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -456,7 +456,7 @@ def _cause(slow: SlowGap) -> str:
 
 @cache
 def _document(version: str, locked: bool, gzip: bool) -> Reply:
-    """The same bytes for everybody: nothing of a request is in them, and no number. locked: it asks for the token."""
+    """The same bytes for all: nothing of a request is in them, and no number. locked: it asks for the token."""
     from html import escape
     from importlib.resources import files
 

@@ -57,13 +57,15 @@ class AutoPolicy:
     Args:
         hook: carries out the policy.
         pauses: lengths of the pauses that ended since its last call, seconds.
-        nobody_waits: whether no stream would be delayed by a pause now.
+        no_stream_waits: whether no stream would be delayed by a pause now.
     """
 
-    def __init__(self, hook: GCHook, pauses: Callable[[], Iterable[float]], nobody_waits: Callable[[], bool]) -> None:
+    def __init__(
+        self, hook: GCHook, pauses: Callable[[], Iterable[float]], no_stream_waits: Callable[[], bool]
+    ) -> None:
         self._hook = hook
         self._pauses = pauses
-        self._nobody_waits = nobody_waits
+        self._no_stream_waits = no_stream_waits
         self._now: MeanWait = MeanWait()
         self._at: float | None = None  # of the last call of turn()
         self._since = 0.0  # of the policy in force
@@ -106,8 +108,9 @@ class AutoPolicy:
             self._retry_at = math.inf
             self._adopt(self._before, hook.idle_gc.reason or "proof", now)
         elif not hook.idle_gc.engaged:
-            if elapsed > _QUIET_PATIENCE_SECONDS or self._nobody_waits():
+            if elapsed > _QUIET_PATIENCE_SECONDS or self._no_stream_waits():
                 hook.engage_now()
+                self._discard_pauses()
                 self._since, self._now = now, MeanWait()
         elif self._learned and self._now.value >= max(self.measured.get(self._before, 0.0), WORTH_SECONDS):
             self._retry_at = now + self._retry_seconds
@@ -115,6 +118,11 @@ class AutoPolicy:
             self._adopt(self._before, "slices", now)
         elif elapsed > REVIEW_SECONDS and self._now.value >= WORTH_SECONDS:
             self._adopt(self._before, "review", now)
+
+    def _discard_pauses(self) -> None:
+        """Those of a change of policy, which is made once, are no cost of the policy that begins."""
+        for _ in self._pauses():
+            pass
 
     @property
     def _learned(self) -> bool:

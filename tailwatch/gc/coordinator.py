@@ -83,7 +83,7 @@ class GCCoordinator:
         idle_gc = self.hook.idle_gc
         idle_gc.memory_limit.memory_limit = memory_limit
         actions = remote_commands.CommandActions(
-            nobody_waits=self.nobody_waits,
+            no_stream_waits=self.no_stream_waits,
             act=self._carry_out,
             begin_round=idle_gc.begin_round,
             round_over=idle_gc.round_over,
@@ -111,7 +111,7 @@ class GCCoordinator:
                 self._note(sentence)
             if policy != "off":
                 self.hook.attach()
-            if self.hook.lags and self.nobody_waits():
+            if self.hook.lags and self.no_stream_waits():
                 self.hook.on_idle()
             self._choose(policy)
         limit = self.hook.idle_gc.memory_limit
@@ -135,7 +135,7 @@ class GCCoordinator:
         return dict(self.auto.measured) if self.auto else {}
 
     def _choose(self, policy: str) -> None:
-        self.auto = AutoPolicy(self.hook, self._pauses, self.nobody_waits) if policy == AUTO else None
+        self.auto = AutoPolicy(self.hook, self._pauses, self.no_stream_waits) if policy == AUTO else None
 
     def detach(self) -> list[str]:
         """Take everything out again. Returns what could not be undone, a sentence each."""
@@ -190,10 +190,10 @@ class GCCoordinator:
             return
         idle_gc.loops.find(idle_gc.use_loop)
         idle_gc.memory_limit.look(time.monotonic())
-        idle_gc.turn(self.nobody_waits)
+        idle_gc.turn(self.no_stream_waits)
         idle_gc.step_together(self._core.peers() > 0)
         if self._serves() or self._core.load()[1] > 0:  # it would see a request that waits
-            if idle_gc.is_due and self.nobody_waits():
+            if idle_gc.is_due and self.no_stream_waits():
                 idle_gc.on_idle(daemon=True)
         elif not self._core.steps_ended and not idle_gc.loops.any_used and idle_gc.is_due and not self._warned_of_slots:
             self._warned_of_slots = True
@@ -202,7 +202,7 @@ class GCCoordinator:
                 f"the interpreter's own collections run every {SAFETY_NET} new objects"
             )
 
-    def nobody_waits(self) -> bool:
+    def no_stream_waits(self) -> bool:
         """Whether no stream is in flight that would stand still with this process: its own; of a process that has none,
         such as an engine, those of its group."""
         if self._core.opened or self._serves() or not self._group.joined:
@@ -219,7 +219,7 @@ class GCCoordinator:
             BusyError: streams are in flight until then. An event loop on this thread cannot wait for its own.
         """
         until = time.monotonic() + timeout
-        while not self.nobody_waits():
+        while not self.no_stream_waits():
             looping = running_loop() is not None
             if looping or time.monotonic() >= until:
                 in_flight = self._core.in_flight or self._group.load()[0]

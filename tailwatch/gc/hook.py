@@ -32,8 +32,8 @@ WARM_PATIENCE_SECONDS = 600.0
 # would make a full collection. After each doubling all objects are examined, so frozen garbage stays bounded.
 GROWN_SHARE, GROWN_LEAST = 5, 50_000
 
-# CPython 3.12 books its immortal containers as frozen, at start and with each collection (375 in 3.12.1): nobody
-# froze them. A heap frozen on purpose is larger.
+# CPython 3.12 books its immortal containers as frozen, at start and with each collection (375 in 3.12.1), where
+# gc.freeze() was not called. A heap frozen on purpose is larger.
 INTERPRETER_FROZEN = 1000
 
 MOST_OBJECTS = 2**63  # more than there can be
@@ -71,7 +71,7 @@ class FreezeState:
     startup_done: bool = False
     warm_at: float | None = None  # when the warm-up requests were seen to have come (monotonic seconds)
     warm_done: bool = False
-    freezing: bool = False  # on another thread, as those see it who look meanwhile
+    freezing: bool = False  # on another thread, as readers see it meanwhile
     gave_up: bool = False
     done: list[Freeze] = field(default_factory=list)
 
@@ -94,7 +94,7 @@ class GCHook:
         self._frozen_when_examined = 0  # those left by the last collection of all objects
         self._first: Callable[[str, dict[str, int]], None] = core.gc_first
         self._last: Callable[[str, dict[str, int]], None] = core.gc_last
-        self._callbacks: list[Any] = gc.callbacks  # the list itself: somebody may put another under its name
+        self._callbacks: list[Any] = gc.callbacks  # the list itself: other code may put another under its name
         self._originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self._attached = False
 
@@ -175,7 +175,7 @@ class GCHook:
         self.core.policy_is(POLICIES.index(self.policy if known else "unknown"), MODES.index(mode), why)
 
     def verify(self) -> bool:
-        """Put the brackets back to both ends where somebody moved or removed them. False: they had to be."""
+        """Put the brackets back to both ends where other code moved or removed them. False: they had to be."""
         callbacks = self._callbacks
         if not self._attached or (len(callbacks) > 1 and callbacks[0] is self._first and callbacks[-1] is self._last):
             return True
@@ -265,7 +265,7 @@ class GCHook:
     def on_idle(self, opened: int | None = None) -> None:
         """No stream is in flight: freeze what start-up missed, and once more after warm-up, if still wanted.
 
-        opened: requests so far, of whom this process works for; its own by default.
+        opened: requests so far, of the streams this process works for; its own by default.
         """
         state = self.state
         opened = self.core.opened if opened is None else opened
@@ -351,7 +351,7 @@ class GCHook:
         if getattr(gc, name) is ours:
             setattr(gc, name, original)
             return None
-        return f"gc.{name} was wrapped by somebody else after us: our wrapper stays inside theirs and only counts"
+        return f"gc.{name} was wrapped by other code after us: our wrapper stays inside theirs and only counts"
 
     def _original(self, name: str) -> Callable[[], None]:
         wrapped: Any = self._originals.get(name)
@@ -383,7 +383,7 @@ class GCHook:
         self.idle_gc.slicer.forget()
 
     def look_for_freeze(self) -> None:
-        """Whoever took gc.freeze before us calls it past us: what it froze stands among the frozen."""
+        """Code that took gc.freeze before us calls it past us: what it froze stands among the frozen."""
         if self.idle_gc.engaged and self._attached and self.idle_gc.sync_frozen():
             self._saw_freeze()
             self.idle_gc.memory_limit.frozen()
@@ -398,7 +398,7 @@ class GCHook:
 
     def _thaw(self) -> list[str]:
         if not self._attached:
-            return ["the heap stays frozen: without our hook nobody saw whether others froze objects too"]
+            return ["the heap stays frozen: without our hook it is not known whether others froze objects too"]
         if self.frozen_before > INTERPRETER_FROZEN or self.external_freezes:
             return ["the heap stays frozen: others froze objects too, and unfreezing would undo theirs"]
         self._original("unfreeze")()

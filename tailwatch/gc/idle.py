@@ -1,4 +1,4 @@
-"""Collections when nobody waits: the old heap is examined in slices, in idle slots between what the server does.
+"""Collections when no request waits: the old heap is examined in slices, in idle slots between what the server does.
 
 ``gc="idle"``. The freeze is as with ``gc="freeze"``; afterwards the interpreter's own collections are a safety
 net only, far away, and what is allocated later is judged in slices of some tenths of a millisecond, when a loop waits
@@ -65,7 +65,7 @@ class IdleGC:
         self.slicer = _hot.Slicer(core, _collect)
         self.mode = self.why = self.reason = ""  # reason: a name for why
         self.collections = 0
-        self.engaged = False  # the freeze was made, and nobody has uninstalled
+        self.engaged = False  # the freeze was made, and nothing was uninstalled
         self._next_pass = self._next_round = 0.0
         self._proved = False
         self._tests_left, self._next_test = 0, 0.0
@@ -183,7 +183,7 @@ class IdleGC:
             self._warn(f"gc='idle': {why}; slices run only between steps and after the last request has ended")
 
     def on_idle(self, *, daemon: bool = False) -> None:
-        """The last request has ended; or (daemon) none is in flight, which the daemon sees. Nobody waits: what died
+        """The last request has ended; or (daemon) none is in flight, which the daemon sees. No stream waits: what died
         since the slicer last came by is looked for, now and then. A loop with idle slots runs slices as it waits next:
         its callbacks come first. Here it is done for plain threads, and loops that give none."""
         if self.slicer.on:
@@ -203,7 +203,7 @@ class IdleGC:
         running = self.loops.running()
         return any([wake(loop) for loop in running]) if daemon else bool(running)
 
-    def turn(self, nobody_waits: Callable[[], bool]) -> None:
+    def turn(self, no_stream_waits: Callable[[], bool]) -> None:
         """Called by the daemon, four times a second: what the idle slots that came, or did not, ask for."""
         if not self.slicer.on:
             return
@@ -215,16 +215,16 @@ class IdleGC:
         if net and not self.thresholds.changed and (not quiet or self.slicer.due) and quiet != (net[1] != _FAR):
             self._spread_net(old=quiet)
         if quiet and self.slicer.midway:
-            self._end_round(nobody_waits)
+            self._end_round(no_stream_waits)
 
     def _slices(self) -> int:
         counts = self.slicer.counts()
         return sum(counts[name] for name in SLICE_REASONS if name != "requested")
 
-    def _end_round(self, nobody_waits: Callable[[], bool]) -> None:
-        """One that rests for long holds an object: it is brought to its end, or, where somebody waits, given up."""
+    def _end_round(self, no_stream_waits: Callable[[], bool]) -> None:
+        """One that rests for long holds an object: it is brought to its end, or, where a stream waits, given up."""
         for _ in range(_END_SLICES):
-            if not self.slicer.midway or not nobody_waits():
+            if not self.slicer.midway or not no_stream_waits():
                 break
             self.slicer.slice(_END_LOOKS, None, _IDLE)
             time.sleep(0)  # others first

@@ -142,7 +142,8 @@ def _uv_queue(loop: Any) -> deque[Any] | None:
 
 
 class LoopHooks:
-    """The hooks of one process's loops, one a loop, for those who use them: idle-time collection, the loops' clocks."""
+    """The hooks of one process's loops, one a loop, for those that use them: idle-time collection, the loops'
+    clocks."""
 
     def __init__(self, slicer: _hot.Slicer) -> None:
         self._slicer = slicer

@@ -26,12 +26,12 @@ class Interference:
         self.calls = dict.fromkeys(CALLS, 0)
 
     def saw(self, call: str) -> None:
-        """Somebody else did this."""
+        """Other code did this."""
         self.calls[call] += 1
         self._core.count_interference(CALLS.index(call))
 
     def saw_freeze(self) -> None:
-        """Somebody is about to freeze. What garbage he freezes with it cannot be found without a collection, which is
+        """Other code is about to freeze. What garbage it freezes along cannot be found without a collection, which is
         not ours to make here; where a full one has just been made it is next to none."""
         self.saw("freeze")
         if not (self._core.last_was_full and gc.get_count()[0] <= _FEW):

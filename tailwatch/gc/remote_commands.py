@@ -207,7 +207,7 @@ class CommandActions:
     """The functions that carry out commands.
 
     Attributes:
-        nobody_waits: whether no stream is in flight that this process would stall.
+        no_stream_waits: whether no stream is in flight that this process would stall.
         act: runs a verb now, on this thread; returns seconds and objects freed.
         begin_round: starts a cycle of slices over the old heap; False: slices are not possible.
         round_over: the objects freed by that cycle once it is complete; None before.
@@ -216,7 +216,7 @@ class CommandActions:
         failed: called when a command failed.
     """
 
-    nobody_waits: Callable[[], bool]
+    no_stream_waits: Callable[[], bool]
     act: Callable[[str], tuple[float, int]]
     begin_round: Callable[[], bool]
     round_over: Callable[[], int | None]
@@ -256,7 +256,7 @@ class CommandServer:
             freed = self._actions.round_over()
             if freed is not None:
                 self._close(command, CommandResult(SWEPT, freed=freed))
-        elif self._actions.nobody_waits():
+        elif self._actions.no_stream_waits():
             self._hand_over()
         elif command.verb == COLLECT:
             self._slicing = self._actions.begin_round()
@@ -268,7 +268,7 @@ class CommandServer:
         if command is None or self._slicing or not self._lock.acquire(blocking=False):
             return
         try:
-            if self._open is command and self._actions.nobody_waits():
+            if self._open is command and self._actions.no_stream_waits():
                 self._open = None
                 seconds, freed = self._actions.act(command.verb)
                 self._actions.answer(command.number, CommandResult(DONE, seconds, freed).word())

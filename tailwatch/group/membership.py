@@ -62,7 +62,7 @@ class GroupMember:
         return self._directory if self.joined else ""
 
     def enter(self, role: str) -> None:
-        """Join, as a process of this role; who has joined has another role from now on."""
+        """Join, as a process of this role; once joined, it has another role from now on."""
         if not self._directory or (self.joined and role == self._role):
             return
         with self._lock:
@@ -94,7 +94,7 @@ class GroupMember:
         return []
 
     def renew(self) -> None:
-        """See who came and went, and merge a few of the dead. Called once a second, by the daemon."""
+        """See which processes came and went, and merge a few of the dead. Called once a second, by the daemon."""
         if not self._role or not self._lock.acquire(blocking=False):  # a snapshot is being taken: next time
             return
         try:
@@ -106,7 +106,7 @@ class GroupMember:
                 self._join()
         finally:
             self._lock.release()
-        self._core.merge_dead()  # outside the lock, and without the GIL: it copies megabytes, and nobody waits for it
+        self._core.merge_dead()  # outside the lock, and without the GIL: it copies megabytes, and nothing waits for it
 
     def after_fork(self) -> None:
         """In a child: the core has let go of the parent's memory."""
@@ -186,7 +186,7 @@ class GroupMember:
                 own_notes.note(self._directory, "alone", "no group")
 
     def _save(self) -> None:
-        """The copy in the file, for who cannot reach the memory, is never older than _SAVED_SECONDS."""
+        """The copy in the file, for readers that cannot reach the memory, is never older than _SAVED_SECONDS."""
         if self.joined and time.monotonic() >= self._save_at:
             self._save_at = time.monotonic() + _SAVED_SECONDS
             self._core.save()

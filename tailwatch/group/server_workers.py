@@ -49,7 +49,8 @@ class Master(NamedTuple):
 
 def directory() -> str:
     """The directory that the workers of this process's master share, made where it is missing; "": this process is not
-    a worker, or its master is not known for certain. What cannot be made is left to who joins, and reports it."""
+    a worker, or its master is not known for certain. What cannot be made is left to the process that joins, and reports
+    it."""
     try:
         master = _master()
         path = master.directory if master is not None else ""

@@ -1,4 +1,4 @@
-"""Directories of groups that nobody named: made under /dev/shm, and removed once nobody is left in them."""
+"""Directories of groups that were not named: made under /dev/shm, and removed once no process is left in them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SEGMENT = re.compile(r"(\d+)-(\d+).*\.(?:seg|trace|gc)")
 KEPT = r"trace-[0-9]{8}T[0-9]{6}-[0-9]+-[0-9]+\.pftrace"  # what trace_on has kept
 _TRACE = re.compile(rf".+\.trace|{KEPT}")
 LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id means nothing
-_MASTER = re.compile(r"master-(\d+)-(\d+)-(\d+)")  # pid, start time and pid namespace of who starts the members
+_MASTER = re.compile(r"master-(\d+)-(\d+)-(\d+)")  # pid, start time and pid namespace of what starts the members
 # What group.h names, and ours; a timeline that was being written when its writer was killed.
 _NOT_MEMBERS = re.compile(
     rf"page|index\.lock|port-[0-9]+|{own_notes.NAME.pattern}|otel|{LAUNCHER}|{_MASTER.pattern}|merge\.tmp|.+\.gone|{KEPT}|\.tailwatch-.+\.tmp"
 )
 namespace, start_of = own_notes.namespace, own_notes.start_of
-_ABANDONED_SECONDS = 3600.0  # a directory in which nobody has written anything for so long
+_ABANDONED_SECONDS = 3600.0  # a directory in which nothing was written for so long
 
 
 def directory() -> str:
-    """The path of a new one, for who joins to make; "" where there cannot be one."""
+    """The path of a new one, for the first member to make; "" where there cannot be one."""
     return f"{IN_MEMORY}/{PREFIX}{os.urandom(4).hex()}" if os.access(IN_MEMORY, os.W_OK) else ""
 
 
@@ -37,7 +37,7 @@ def is_made(path: str) -> bool:
 
 
 def remove(path: str) -> None:
-    """Remove one that directory() named, unless somebody else is in it, or traces are that were asked for."""
+    """Remove one that directory() named, unless another process is in it, or traces are that were asked for."""
     with contextlib.suppress(OSError):
         if _is_left(path, young=True) and not has_traces(path):
             discard(path)
@@ -71,7 +71,7 @@ def mark_used(path: str, pid: int, start: int, namespace: int) -> None:
 
 
 def has_traces(path: str) -> bool:
-    """Whether somebody may still want to look at what was recorded there."""
+    """Whether a trace was recorded there that may still be wanted."""
     try:
         return any(_TRACE.fullmatch(name) for name in os.listdir(path))
     except OSError:
@@ -84,10 +84,10 @@ def is_of_a_launcher(directory: str) -> bool:
 
 
 def remove_dead() -> None:
-    """Remove those that nobody is left in: of launchers that were killed, and of servers that ended. The last one that
+    """Remove those without a process: of launchers that were killed, and of servers that ended. The last one that
     holds traces stays for an hour: who looks for what killed a server has started it again by then."""
     try:
-        if start_of(os.getpid()) is None:  # without /proc nobody seems to live
+        if start_of(os.getpid()) is None:  # without /proc no process seems to live
             return
         with os.scandir(IN_MEMORY) as entries:
             made = [entry.path for entry in entries if _MADE.fullmatch(entry.name)]
@@ -106,7 +106,7 @@ def remove_dead() -> None:
 
 
 def _remove_dead_memory() -> None:
-    """Remove shared memory whose directory somebody else removed."""
+    """Remove shared memory whose directory was removed from outside."""
     from tailwatch import snapshots
 
     snapshots.remove_dead_shared()
@@ -123,9 +123,9 @@ def _last_with_traces(paths: list[str]) -> str | None:
 
 
 def _is_left(path: str, *, young: bool = False) -> bool:
-    """Whether a directory is our own, holds what a group leaves there and nothing else, and nobody lives in it. One
-    with a member or a master of another PID namespace is not left: who is about to join it is not seen from here.
-    young: also where somebody may be about to join.
+    """Whether a directory is our own, holds what a group leaves there and nothing else, and no process lives in it. One
+    with a member or a master of another PID namespace is not left: what is about to join it is not seen from here.
+    young: also where a process may be about to join.
 
     Raises:
         OSError: it cannot be read, or it is a link.

@@ -1,8 +1,8 @@
 """What a group's processes and ``tailwatch run`` found of requests that are not seen: servers that are no ASGI servers,
 routes that stream and are not counted, ports on which connections came.
 
-tailwatch_boot.own_notes writes them, a file per process. The connections are read off /proc: nobody reports them where
-requests are not seen.
+tailwatch_boot.own_notes writes them, a file per process. The connections are read off /proc: no process reports them
+where requests are not seen.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class FastSSE:
             self._take_over(target, last)
 
     def listen(self) -> None:
-        """Hear of the fallbacks of classes that somebody else accelerated, once that module is loaded; again does
+        """Listen to the fallbacks of classes that other code accelerated, once that module is loaded; again does
         nothing."""
         module: Any = sys.modules.get("tailwatch.sse.accelerate")
         if self._unlisten is None and hasattr(module, "unlisten"):  # all of it is loaded

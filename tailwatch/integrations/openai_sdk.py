@@ -18,7 +18,7 @@ _HOLES = (str, str, CLOCK, str)  # id, text, created, model: the order of the fr
 
 
 def _recall(*names: str) -> Recall:
-    """The method's keyword arguments, named in the order of the holes; the clock's value is nobody's argument."""
+    """The method's keyword arguments, named in the order of the holes; the clock's value is no argument."""
 
     def recall(values: Any, call: Arguments) -> Arguments:
         return call[0][:1], dict(zip(names, (*values[:2], values[3]), strict=True))

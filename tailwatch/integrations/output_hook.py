@@ -61,7 +61,7 @@ class OutputHook:
         self._inert = False
 
     def active(self) -> bool:
-        """Whether there is somebody who asks for the stream."""
+        """Whether anything asks for the stream."""
         return bool(self._wrapped)
 
     @property

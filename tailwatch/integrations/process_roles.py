@@ -48,7 +48,7 @@ _DELAYS_STREAMS = re.compile(r"(engine|worker|detokenizer|scheduler)(?![a-z])", 
 
 def delays_streams(role: str) -> bool:
     """Whether tokens pass through processes of this role, so that streams of other processes wait while one of them
-    stands still. Launchers, coordinators and unknown roles delay nobody."""
+    stands still. Launchers, coordinators and unknown roles delay no stream."""
     return _DELAYS_STREAMS.match(role) is not None
 
 

@@ -57,7 +57,7 @@ def _forward_runs(scheduler: Any) -> bool:
 
 _PREFILLS = frozenset({"EXTEND", "MIXED", "SPLIT_PREFILL"})
 _STARTED_MOST = 16  # batches: more are not in flight, of pipelines either
-_KEPT_MOST = 65536  # requests of which something is kept; more: nobody saw their end
+_KEPT_MOST = 65536  # requests of which something is kept; more: their end was missed
 _RID = attrgetter("rid")
 
 

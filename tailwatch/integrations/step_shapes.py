@@ -46,7 +46,7 @@ class RequestOutput(NamedTuple):
 
 
 class Outputs:
-    """Those of a step: asked for only where nobody but the engine stamps them."""
+    """Those of a step: asked for where only the engine stamps them."""
 
     __slots__ = ("_read",)
     timestamp = None

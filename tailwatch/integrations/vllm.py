@@ -26,7 +26,7 @@ TARGETS: tuple[FastSSETarget, ...] = (
 
 
 def _read_step(engine: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> BatchSize:
-    """The requests that run, or those that were answered where these are more: who was answered may have finished.
+    """The requests that run, or those that were answered where these are more: what was answered may have finished.
 
     While a batch is queued the device has work, and what the host does meanwhile may be hidden behind it: not known.
     """

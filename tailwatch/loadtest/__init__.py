@@ -1,7 +1,7 @@
 """Honest load: planned before it is sent, measured from the plan, and honest about the client itself.
 
     from tailwatch import loadtest
-    result = load.run("http://127.0.0.1:8000", model="m", rate=40, duration=30, slo="ttft<=500ms,tpot<=40ms")
+    result = loadtest.run("http://127.0.0.1:8000", model="m", rate=40, duration=30, slo="ttft<=500ms,tpot<=40ms")
     assert result.valid and result.goodput.held
 
 Stands alone: nothing of it is needed inside the server, and nothing of the server's side here.

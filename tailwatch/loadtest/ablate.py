@@ -1,7 +1,7 @@
 """Which of a server's settings made the difference: each variant in fresh servers, interleaved, in pairs of runs.
 
 A pair (of two variants and more: a block) is one run of each, all with one schedule, which is the pair's own. The order
-turns with each: A B, B A, B A, A B …, so that neither a drift of the machine nor who comes first separates them. The
+turns with each: A B, B A, B A, A B …, so that neither a drift of the machine nor the order separates them. The
 first variant runs once more in each as "A again": what equal arms differ by.
 """
 
@@ -96,7 +96,7 @@ class Found:
 
 
 def order(variants: int, pair: int) -> list[int]:
-    """Who runs when in a pair: turned round in every second, begun with another one after two."""
+    """Which arm runs when in a pair: turned round in every second, begun with another one after two."""
     shifted = [(pair // 2 + i) % variants for i in range(variants)]
     return shifted[::-1] if pair % 2 else shifted
 

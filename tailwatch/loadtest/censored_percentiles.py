@@ -2,8 +2,8 @@
 
 A request that its tester ended or never sent would have taken at least as long as it was waited for (right-censored);
 one that failed never got it. Left out, both would flatter the server that drops its slow requests. So a percentile is
-of all that count: whoever got nothing stands behind whoever did, and where the rank falls among the former, what is
-known is a lower bound.
+of all that count: a request that got nothing stands behind those that got it, and where the rank falls among the
+former, what is known is a lower bound.
 """
 
 from __future__ import annotations

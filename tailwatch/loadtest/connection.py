@@ -50,7 +50,7 @@ class Flight:
 
 
 class Owner(Interface):
-    """Whom a connection belongs to."""
+    """What a connection belongs to."""
 
     deadlines_ns: tuple[int, int]
     keep: bool
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         self._owner.connected(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._flight is None:  # nothing was asked, or nobody waits any more
+        if self._flight is None:  # nothing was asked, or nothing waits any more
             self.abort()
             return
         self._stamp()

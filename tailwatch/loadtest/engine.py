@@ -199,7 +199,7 @@ class LoadRun:
             self.done += 1
             self.recorder.note(exchange, planned)
             room()
-            if not self.in_flight:  # who waits for anything else is woken by whoever brings it about
+            if not self.in_flight:  # what waits for anything else is woken by its cause
                 self._changed.set()
 
         self.sent += 1

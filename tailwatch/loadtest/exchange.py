@@ -100,7 +100,7 @@ class Exchange:
     """When it ended, however it did."""
     ending: Ending
     error: str
-    """What went wrong, in the words of who noticed; "" where nothing did."""
+    """What went wrong, in the words of its finder; "" where nothing did."""
     status: int
     """Of HTTP; 0 where no status line came."""
     failed: bool

@@ -1,4 +1,4 @@
-"""What a run is doing, while it does it: looked at from its own loop now and then, and handed to whoever shows it."""
+"""What a run is doing, while it does it: looked at from its own loop now and then, and handed to what shows it."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class Pool:
     """Sends requests to one target, as many at once as it is asked to; each on a connection of its own (HTTP/1.1).
 
     A connection is reused when its answer has ended and both sides keep it. Where the server had closed it meanwhile
-    the request is sent once more, on a new one, and keeps its planned time. No cap: who needs one counts in_flight.
-    All of it belongs to the thread of the event loop that runs when it is made.
+    the request is sent once more, on a new one, and keeps its planned time. No cap: a caller that needs one counts
+    in_flight. All of it belongs to the thread of the event loop that runs when it is made.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Pool:
             connection = await self._connect()
         except asyncio.CancelledError:
             self.settle(flight, Ending.ABANDONED, "the tester ended it", now())
-        except Exception as error:  # whatever it is: an exchange that nobody ends would hold up the run
+        except Exception as error:  # whatever it is: an exchange that is never ended would hold up the run
             self.settle(flight, *_failure(error), now())
         else:
             flight.exchange.connect_ns += now() - started
@@ -187,7 +187,7 @@ class Pool:
             self._resolving = self._loop.create_task(self._look_up())
             self._resolving.add_done_callback(
                 lambda task: task.cancelled() or task.exception()
-            )  # if nobody waits any more
+            )  # if nothing waits any more
         self._addresses = await asyncio.shield(self._resolving)
         return self._addresses
 

@@ -234,6 +234,6 @@ class _Every:
 
 
 def _orphaned(inward: IO[bytes]) -> None:
-    """Nobody is left who wants the result."""
+    """Nothing waits for the result any more."""
     inward.read()
     os._exit(1)

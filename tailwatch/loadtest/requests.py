@@ -1,4 +1,4 @@
-"""The requests of a run in columns, and what is computed from them: samples of a latency, and who got no answer."""
+"""The requests of a run in columns, and what is computed from them: samples of a latency, and which got no answer."""
 
 from __future__ import annotations
 

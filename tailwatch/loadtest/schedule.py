@@ -67,7 +67,7 @@ class Law:
     def of(
         cls, times_ns: array[int], duration: float, target: str, *, ks: float | None = None, p: float | None = None
     ) -> Law:
-        """Measures sorted times; the distance to the target comes from who has the target."""
+        """Measures sorted times; the distance to the target comes from the caller, which has it."""
         rate = len(times_ns) / duration if duration > 0 else 0.0
         return cls(target, len(times_ns), duration, rate, _cv(times_ns), _fano(times_ns, duration), ks, p)
 

@@ -65,7 +65,7 @@ function stored(name, where = "sessionStorage") {
   try { return window[where].getItem(name) || ""; } catch { return ""; }
 }
 
-/** From the fragment, which is sent to nobody and stands in no log; then it leaves the address. */
+/** From the fragment, which no request carries and no log has; then it leaves the address. */
 function takeToken() {
   const found = new URLSearchParams(location.hash.slice(1)).get("token");
   if (found) {

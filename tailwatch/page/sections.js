@@ -26,7 +26,7 @@ const isFiltered = (d) => d.filter.model !== null || d.filter.route !== null;
 const chosen = (d) => [d.filter.model, d.filter.route].filter((name) => name !== null).join(" ");
 
 function tiles(d) {
-  const filtered = isFiltered(d), since = filtered && d.label_window === null ? ", since the start" : "", everyone = filtered ? ", all models and routes" : "";
+  const filtered = isFiltered(d), since = filtered && d.label_window === null ? ", since the start" : "", ofAll = filtered ? ", all models and routes" : "";
   const bounds = ["ttft", "tpot", "itl", "e2e"].filter((name) => d.slo[name]).map((name) => `${name.toUpperCase()}\u00a0≤\u00a0${timeText(d.slo[name])}`);
   fill("t-good", quantity(d.goodput, count(d.goodput), "req/s"));
   fill("t-good-sub", "of ", quantity(d.throughput, count(d.throughput)), " finished per second" + since);
@@ -43,7 +43,7 @@ function tiles(d) {
   fill("t-tokens-sub", filtered ? chosen(d).slice(0, 60) + since : d.models.length > 2 ? d.models.length + " models" : d.models.join(", ").slice(0, 60));
   const delay = d.sources.reduce((sum, row) => sum + row[2], 0), upto = d.sources.reduce((sum, row) => sum + row[3], 0);
   fill("t-delay", seconds(delay));
-  fill("t-delay-sub", "summed over streams; up to ", seconds(upto), everyone);
+  fill("t-delay-sub", "summed over streams; up to ", seconds(upto), ofAll);
   $("covers").textContent = (filtered ? `${chosen(d)}, ` : "") + (since || d.window === "all" ? "since the start, " : "the last ") + span(d.counted);
 }
 

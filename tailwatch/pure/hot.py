@@ -17,7 +17,7 @@ __all__ = ["Answer", "Encoder", "Plans", "Template", "note", "now"]
 
 
 def note(frame: bytes, tokens: int, choice: int, usage_tokens: int, done: bool, error: bool, /) -> bytes:
-    """The frame. Its number of tokens is kept for nobody: nothing counts them here."""
+    """The frame. Its number of tokens is not kept: nothing counts them here."""
     return frame
 
 

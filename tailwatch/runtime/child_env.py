@@ -6,7 +6,7 @@ import os
 
 
 class EnvironmentPatch:
-    """Variables for children. Each is put back as it was, unless somebody else has changed it since."""
+    """Variables for children. Each is put back as it was, unless other code has changed it since."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[str, str | None]] = {}

@@ -95,7 +95,7 @@ class LoadMeter:
 
     def refresh(self) -> None:
         """Look for the healthy concurrency anew: about a millisecond without the GIL. Called by the daemon; nothing
-        while nobody has sent a request."""
+        while no request has come."""
         now, opened = time.monotonic(), self._membership.opened()
         since, before = self._opened
         if now - since >= REFRESH_SECONDS / 2:

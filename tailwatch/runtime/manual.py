@@ -23,7 +23,7 @@ class StreamContext:
 
     Args:
         stream: which one.
-        ended: called with it and the model afterwards; None: by nobody.
+        ended: called with it and the model afterwards; None: nothing is.
         model: that the request was made to; "": not named.
     """
 

@@ -6,7 +6,7 @@ import time
 
 
 class NoopStream:
-    """A stream that nobody reads. The methods of `Stream`; all numbers are zero or None."""
+    """A stream that nothing reads. The methods of `Stream`; all numbers are zero or None."""
 
     __slots__ = ("arrival_ns", "closed")
 
@@ -53,7 +53,7 @@ class NoopStream:
 
 
 class NoopStep:
-    """A step that nobody counts. The attributes of `Step`."""
+    """A step that nothing counts. The attributes of `Step`."""
 
     __slots__ = ("batch", "name", "waiting")
 

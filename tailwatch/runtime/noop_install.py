@@ -36,11 +36,11 @@ class NoopWatch:
         self.notes: list[str] = []
 
     def stream(self, *, arrival: int | None = None, **labels: object) -> StreamContext:
-        """A request stamped by hand, which nobody counts."""
+        """A request stamped by hand, which nothing counts."""
         return StreamContext(cast("_hot.Stream", NoopStream(arrival)))
 
     def step(self, name: str, *, batch: int = 1, waiting: int | None = None) -> NoopStep:
-        """A step that nobody counts."""
+        """A step that nothing counts."""
         return NoopStep(name, batch, waiting)
 
 
@@ -97,7 +97,7 @@ def current() -> NoopWatch:
 
 
 def stream(*, arrival: int | None = None, **labels: object) -> StreamContext:
-    """A request stamped by hand, which nobody counts.
+    """A request stamped by hand, which nothing counts.
 
     Raises:
         NotInstalledError: install() was not called.
@@ -106,7 +106,7 @@ def stream(*, arrival: int | None = None, **labels: object) -> StreamContext:
 
 
 def step(name: str, *, batch: int = 1, waiting: int | None = None) -> NoopStep:
-    """A step that nobody counts.
+    """A step that nothing counts.
 
     Raises:
         NotInstalledError: install() was not called.

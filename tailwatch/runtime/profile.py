@@ -102,7 +102,7 @@ def _check(requests: int, seconds: float) -> None:
 
 @contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    """The directory for us alone, whoever else has its name."""
+    """The directory for us alone, also where another process has its name."""
     try:
         target.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

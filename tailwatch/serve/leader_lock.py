@@ -16,7 +16,7 @@ class GroupLock:
         self._name = name
         self._file = -1
         self.first = True
-        """Whether nobody has called mark() under this lock yet, as of take()."""
+        """Whether mark() has not been called under this lock yet, as of take()."""
 
     @property
     def held(self) -> bool:
@@ -43,7 +43,7 @@ class GroupLock:
         return True
 
     def mark(self) -> None:
-        """Record for whoever has it next that it was used."""
+        """Record for its next holder that it was used."""
         if self.held and self.first:
             with suppress(OSError):
                 os.pwrite(self._file, b"1", 0)

@@ -1,7 +1,7 @@
 """Being on this machine, proved by a file: what lets `tailwatch doctor URL` read a running server's numbers.
 
-A request has the name of a file in /tmp and the secret in it. The server believes it when that file belongs to the
-user it runs as (or to root), nobody else may read it, and it holds the secret. A page in a browser, a client behind a
+A request has the name of a file in /tmp and the secret in it. The server accepts it when that file belongs to the
+user it runs as (or to root), no other user may read it, and it holds the secret. A page in a browser, a client behind a
 reverse proxy and another user of the machine cannot make such a file; the server itself keeps nothing.
 """
 

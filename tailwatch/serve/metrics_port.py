@@ -1,8 +1,8 @@
 """The metrics on a port of their own, for processes without an app: one of a group serves them for all.
 
 A port that the environment gives to every process of a group is taken by the first; the others wait in line, and when
-that one ends the next has it within a second or two. Who has it holds a lock (of fcntl, which ends with its process)
-on a file in the group's directory: so the others see that one of them, and not another program, listens.
+that one ends the next has it within a second or two. The process that has it holds a lock (of fcntl, which ends with
+its process) on a file in the group's directory: so the others see that one of them, and not another program, listens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class MetricsPort:
         serve: begins to listen there, or raises OSError.
         directory: of the group that this process has joined, "" while it has joined none.
         note: called once with a sentence: others may have the port.
-        warn: called once with a sentence: why nobody serves it.
+        warn: called once with a sentence: why no process serves it.
 
     Only open(), wait() and close() are for other threads than the one that calls turn(), while that does not run.
     """
@@ -74,7 +74,7 @@ class MetricsPort:
         self._waits, self._leaving = False, True
 
     def turn(self) -> None:
-        """Called once a second: see whether the port has become free, for who waits; never raises."""
+        """Called once a second: see whether the port has become free, where one waits; never raises."""
         if self._leaving:
             self.close()
         if not self._waits or self._server is not None:
@@ -105,7 +105,7 @@ class MetricsPort:
         self._lock.drop()
 
     def after_fork(self) -> None:
-        """In a child: what listens is the parent's; who waited goes on to wait."""
+        """In a child: what listens is the parent's; what waited goes on to wait."""
         if self._server is not None:
             self._server.after_fork()
             self._server = None

@@ -1,4 +1,4 @@
-"""Who may see the page: whoever has the token where there is one, else only who is on this machine.
+"""Who may see the page: a client with the token where there is one, else only clients on this machine.
 
 Without a token the peer must be on the loopback address without sign of a proxy or another site: behind a proxy all are
 on the loopback address, and a page of the web may have a browser ask in its name (DNS rebinding). A proxy that adds
@@ -41,7 +41,7 @@ def access(token: str, peer: str | None, http_version: str, headers: Headers) ->
 
     Args:
         token: that the page asks for; "": none.
-        peer: the address of who is connected; None or "" where there is none, as on a Unix socket, behind which there
+        peer: the address of the client; None or "" where there is none, as on a Unix socket, behind which there
             is a proxy more often than not.
         http_version: "1.0" is what nginx sends to a server behind it by default, and no browser.
         headers: of the request.

@@ -1,4 +1,4 @@
-"""The segments of a directory's processes, as whoever reads it from outside maps them: whose they are, which live, and
+"""The segments of a directory's processes, as a reader outside of them maps them: whose they are, which live, and
 their removal. Every call into tailwatch._cold drops the GIL.
 """
 
@@ -60,7 +60,7 @@ def has_ended_here(directory: int, name: str) -> bool:
 
 
 def remove_shared(directory: str) -> None:
-    """Remove the memory that the files of a directory name: who has it mapped keeps it.
+    """Remove the memory that the files of a directory name: a process that has it mapped keeps it.
 
     Raises:
         OSError: the directory cannot be read, or is a link.

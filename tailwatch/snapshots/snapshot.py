@@ -420,8 +420,8 @@ class Snapshot(ReadOnly):
         return list(islice(self.slow_gaps(), lib.TW_SLOW_RING))
 
     def slow_gaps(self) -> Iterator[SlowGap]:
-        """``recent`` and ``slowest`` in one, newest first: 10 us each, for who must not hold the GIL for all of
-        them."""
+        """``recent`` and ``slowest`` in one, newest first: 10 us each, for callers that must not hold the GIL for all
+        of them."""
         core = self._core
         roles = [role for role, _ in self._sources]
         for record in (core.slow[i] for i in reversed(range(core.slow_count))):
@@ -499,11 +499,11 @@ def take(addresses: Sequence[int]) -> Snapshot:
 
 
 def take_directory(directory: str) -> Snapshot:
-    """The numbers of all processes that share a directory, living and dead, as whoever reads it from outside sees
+    """The numbers of all processes that share a directory, living and dead, as a reader outside of them sees
     them. Nothing there is written.
 
     Raises:
-        EmptyGroupError: nobody left numbers in it.
+        EmptyGroupError: no process left numbers in it.
         TailwatchError: it must not be read, with the reason.
     """
     members, addresses = addresses_in(directory)

@@ -6,7 +6,7 @@ plain str nor a plain int. Strings and integers are written from the object of t
 compared with the shape. So nothing can be stale, and what is of another shape goes to the class's own method.
 
 The class's own serialiser shows how a shape becomes JSON (see template_learner.py). It runs again for the first calls
-of each shape and then for one in many: a serialiser that somebody else wrote may change its result.
+of each shape and then for one in many: a serialiser of other code may change its result.
 
 Pydantic's own serialisers write any text alike. Functions in Python need not: a class that is written by one is left
 alone, unless accelerate() is given that the class looks at no text.
@@ -108,7 +108,7 @@ class Acceleration:
     def undo(self) -> str | None:
         """Put the class's own method back. A second call does nothing.
 
-        Returns: None, or a sentence where somebody else replaced the method after us: then theirs stays, and ours,
+        Returns: None, or a sentence where other code replaced the method after us: then theirs stays, and ours,
         below it, hands everything to the class's own.
         """
         self._plans.close()

@@ -19,7 +19,7 @@ def event(obj: object, event: str | None = None, id: str | None = None, retry: i
     """A frame whose data is obj as JSON, by orjson.
 
     obj: what orjson takes; a str becomes a JSON string (text() sends it as it is), and orjson.Fragment(bytes) stands
-    for JSON that is written already: on one line, for a line end would end the data; whether it is JSON nobody checks.
+    for JSON that is written already: on one line, for a line end would end the data; whether it is JSON is not checked.
     event: its type; id: what a client sends back as seen last; retry: milliseconds a client waits before it
     does.
 

@@ -111,7 +111,7 @@ class GuardedBuilder:
         return shape
 
     def stop(self) -> None:
-        """From now on every call is the function's: for whoever still holds the replacement."""
+        """From now on every call is the function's: for code that still holds the replacement."""
         self._stopped = True
         for shape in self._shapes:
             shape.fill, shape.given_up = None, True

@@ -35,7 +35,7 @@ class _Caught:
         self.step = callback
 
     def call_exception_handler(self, context: object) -> None:
-        """Nobody hears of it."""
+        """Nothing is called."""
 
 
 async def _coroutine() -> None:

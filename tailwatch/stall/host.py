@@ -1,4 +1,4 @@
-"""Stalls of this process's event loops: who is followed, and whether stacks can be read here.
+"""Stalls of this process's event loops: which are followed, and whether stacks can be read here.
 
 The clock of a loop stands in its hook (csrc/python/gc/idle_selector.c, idle_libuv.c); a thread in C without the
 interpreter lock samples loops that are busy for long (csrc/stall/watchdog.c). It reads frames of Python by their place
@@ -100,7 +100,7 @@ class HostWatch:
         self._core.handle_links(samples(loop), (lambda: None).__code__, *self._requests)
 
     def asks_for_requests(self) -> bool:
-        """Whether what handles run is told apart by request."""
+        """Whether what handles run is separated by request."""
         return bool(self._links) and self._mode != "off"
 
     def find_loops(self) -> None:

@@ -89,7 +89,7 @@ class Clocks:
         return int(self._all[i].at[_MONOTONIC])
 
     def _divide(self) -> list[tuple[int, int]]:
-        """Snapshots [from, to) between which nobody set the wall clock."""
+        """Snapshots [from, to) between which the wall clock was not set."""
         eras, start = [], 0
         for i in range(1, self._n):
             mono, wall = self._mono(i) - self._mono(i - 1), self._wall(i) - self._wall(i - 1)

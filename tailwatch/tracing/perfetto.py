@@ -180,7 +180,7 @@ def _target(to: str | os.PathLike[str] | int) -> Iterator[int]:
 
 @contextmanager
 def _freed_aside(path: str) -> Iterator[None]:
-    """What the block lets go of at a path is freed where it stands in nobody's way: the kernel takes 0.15 ms a MiB."""
+    """What the block lets go of at a path is freed where it delays nothing: the kernel takes 0.15 ms a MiB."""
     old = None
     with suppress(OSError):
         old = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""The events of one trace file (csrc/include/tailwatch/record/event_ring.h), one by one, for who joins them with other
+"""The events of one trace file (csrc/include/tailwatch/record/event_ring.h), one by one, to be joined with other
 files."""
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ Where = str | tuple[int, int]
 class TraceFile:
     """One process's trace file.
 
-    over: it is certain that nobody writes to it any more. seen: when its process was last known to live, seconds since
+    over: it is certain that nothing writes to it any more. seen: when its process was last known to live, seconds since
     the epoch. bytes: of the file. events: that it holds; lost: that it had to overwrite.
     """
 

@@ -62,7 +62,7 @@ async def unbound(*message: Any) -> None:
 
 
 def waited(monkeypatch: pytest.MonkeyPatch, wait_ns: int, jiffy_ns: int = 4_000_000) -> tuple[int, int]:
-    """The wait and the source that are told when the kernel says wait_ns."""
+    """The wait and the source that are reported when the kernel gives wait_ns."""
     monkeypatch.setattr(arrival._hot, "tcp_wait_ns", lambda descriptor: wait_ns)
     monkeypatch.setattr(arrival._hot, "jiffy_ns", lambda: jiffy_ns)
     with socket.socket() as connection:
@@ -105,8 +105,8 @@ def test_socket_of_a_closing_connection_is_none() -> None:
         assert socket_of(server.receive, server.send) == -1
 
 
-def test_wait_is_a_jiffy_less_than_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel counts ticks, which may be one too many: what is told is never too long."""
+def test_wait_is_a_jiffy_less_than_the_kernel_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts ticks, which may be one too many: what is reported is never too long."""
     assert waited(monkeypatch, 400_000_000) == (396_000_000, TCP)
 
 
@@ -162,7 +162,7 @@ def test_sockets_that_are_not_tcp() -> None:
     ],
 )
 def test_formats_of_request_start(header: bytes, expected_ns: int) -> None:
-    """Every format in the wild is read, told apart by magnitude."""
+    """Every format in the wild is read, distinguished by magnitude."""
     assert request_start([(b"host", b"x"), (b"x-request-start", header)]) == expected_ns
     assert request_start([(b"x-queue-start", header)]) == expected_ns
 
@@ -173,7 +173,7 @@ def test_formats_of_request_start(header: bytes, expected_ns: int) -> None:
      b"17000000000000000000000", b"0x65", b"1700000000 1", "١٧٠٠٠٠٠٠٠٠".encode(), b"\xff\xfe", b"t=t=1700000000"],
 )  # fmt: skip
 def test_nonsense_in_request_start_is_no_time(header: bytes) -> None:
-    """What is no number, or a time before the year 2000, tells nothing."""
+    """What is no number, or a time before the year 2000, does not count."""
     assert request_start([(b"x-request-start", header)]) is None
 
 
@@ -214,7 +214,7 @@ def test_proxy_wait_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_headers_are_not_trusted_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody can send the header: without trust_request_start it is not looked at."""
+    """Any client can send the header: without trust_request_start it is not looked at."""
     assert proxied(monkeypatch, 250_000_000, trust=False) == (77 * NS, 0, ASGI)
 
 

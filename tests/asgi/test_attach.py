@@ -166,7 +166,7 @@ def test_an_app_object_keeps_its_identity(make: Any, observation: Any, ask: Any)
     assert isinstance(app, base)
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
         assert getattr(type(app), name) == getattr(base, name)
-    assert inspect.iscoroutinefunction(app.__call__)  # how uvicorn tells ASGI 3
+    assert inspect.iscoroutinefunction(app.__call__)  # how uvicorn recognises ASGI 3
     assert ask(app, PATH).scope["tailwatch"].tokens == N
     assert hasattr(app, "__dict__") == hasattr(make(), "__dict__")
     assert attached.detach() is None
@@ -177,7 +177,7 @@ def test_an_app_object_keeps_its_identity(make: Any, observation: Any, ask: Any)
 
 @pytest.mark.parametrize("make", WRAPPED)
 def test_what_has_no_class_to_swap_gets_a_wrapper(make: Any, observation: Any, ask: Any) -> None:
-    """The wrapper observes; detached, it lets everything through, and says that it stays."""
+    """The wrapper observes; detached, it lets everything through, and reports that it stays."""
     app = make()
     seen = observation()
     attached = seen.attach(app)
@@ -223,7 +223,7 @@ def test_a_partial_is_served(observation: Any, ask: Any) -> None:
 
 @pytest.mark.parametrize("app", [7, None, "module:app", lambda scope: None, lambda: None])
 def test_what_is_no_app_is_refused(app: Any, observation: Any) -> None:
-    """What cannot be called with scope, receive and send is an error that says so."""
+    """What cannot be called with scope, receive and send is an error with that reason."""
     with pytest.raises(TypeError, match="app: expected an ASGI"):
         observation().attach(app)
 
@@ -323,7 +323,7 @@ def test_nested_layers_count_a_request_once(observation: Any, ask: Any) -> None:
 
 
 def test_a_class_swapped_over_ours_by_inheritance(observation: Any, ask: Any) -> None:
-    """Somebody's subclass of our class: we still see requests; detaching says what stays, and it is inert."""
+    """Another's subclass of our class: we still see requests; detaching reports what stays, and it is inert."""
     app = Plain()
     seen = observation()
     attached = seen.attach(app)
@@ -342,7 +342,7 @@ def test_a_class_swapped_over_ours_by_inheritance(observation: Any, ask: Any) ->
 
 
 def test_a_class_swapped_past_ours(observation: Any, ask: Any) -> None:
-    """Somebody puts another class in the place of ours: we see nothing, leave theirs alone and say so."""
+    """Another class is put in the place of ours: we see nothing, leave it alone and report that."""
     app = Plain()
     attached = observation().attach(app)
     theirs = type("Theirs", (Plain,), {})
@@ -492,10 +492,10 @@ def test_beside_fastapis_own_telemetry(observation: Any, ask: Any, start_up: Any
     assert spans[1]
 
 
-def test_start_up_is_told_before_it_is_announced(observation: Any) -> None:
-    """on_startup runs before the server hears lifespan.startup.complete, once."""
-    heard: list[str] = []
-    seen = observation(on_startup=lambda: heard.append("ours"))
+def test_on_startup_runs_before_start_up_is_announced(observation: Any) -> None:
+    """on_startup runs before the server gets lifespan.startup.complete, once."""
+    events: list[str] = []
+    seen = observation(on_startup=lambda: events.append("ours"))
     app = starlette()
     seen.attach(app)
     received = iter(({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}))
@@ -504,10 +504,10 @@ def test_start_up_is_told_before_it_is_announced(observation: Any) -> None:
         return next(received)
 
     async def send(message: Any) -> None:
-        heard.append(message["type"])
+        events.append(message["type"])
 
     asyncio.run(app({"type": "lifespan", "state": {}}, receive, send))
-    assert heard == ["ours", "lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert events == ["ours", "lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 def test_an_app_that_raises_before_it_has_started_gets_no_start_up(observation: Any, ask: Any) -> None:
@@ -519,7 +519,7 @@ def test_an_app_that_raises_before_it_has_started_gets_no_start_up(observation: 
 
 
 def test_an_app_that_returns_from_lifespan_starts_as_well(observation: Any, ask: Any) -> None:
-    """It knows no lifespan and takes requests next: on_startup runs."""
+    """It has no lifespan and takes requests next: on_startup runs."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         """Does nothing."""
@@ -540,7 +540,7 @@ def test_a_start_up_that_failed_is_none(observation: Any, start_up: Any) -> None
     assert seen.calls == []
 
 
-def test_idle_is_told_when_the_last_request_ends(observation: Any, ask: Any) -> None:
+def test_on_idle_runs_when_the_last_request_ends(observation: Any, ask: Any) -> None:
     """on_request runs as a request comes in, on_idle when none is left in flight."""
     seen = observation()
     app = Plain()

@@ -126,7 +126,7 @@ def test_switched_off() -> None:
 
 
 def test_install_after_a_door_decides() -> None:
-    """What is said in code is in force for the next request and the next scrape."""
+    """What is set in code is in force for the next request and the next scrape."""
     app = tailwatch.Middleware(make_app())
     post(app, traceparent=PARENT)
     assert exemplars() == {TRACE}

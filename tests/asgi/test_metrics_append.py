@@ -180,7 +180,7 @@ def test_ours_follow_the_apps_own(shape: Any, accept: str, installed: Any, regis
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_head_promises_no_length(shape: Any, installed: Any, registry: CollectorRegistry) -> None:
+def test_head_states_no_length(shape: Any, installed: Any, registry: CollectorRegistry) -> None:
     """HEAD: status and type of GET; the length of what a GET would get is not known."""
     url = installed(shape(registry))
     assert b"tailwatch_" in get(f"{url}/metrics").content
@@ -189,7 +189,7 @@ def test_head_promises_no_length(shape: Any, installed: Any, registry: Collector
 
 
 def test_metrics_by_name_are_the_apps_alone(installed: Any, registry: CollectorRegistry) -> None:
-    """Who asks for names gets those."""
+    """A request for names gets those."""
     url = installed(sglang(registry))
     for query in ("name[]=vllm:requests_total", "name%5B%5D=vllm:requests_total"):
         assert names(get(f"{url}/metrics?{query}")) == ["vllm:requests"]

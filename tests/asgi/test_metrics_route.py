@@ -85,7 +85,7 @@ def included() -> FastAPI:
 
 
 def middleware() -> FastAPI:
-    """A middleware answers, no route tells of it."""
+    """A middleware answers, no route has it."""
     app = FastAPI()
     app.add_middleware(Inside)
     return app
@@ -126,7 +126,7 @@ def test_scrape(make: Any, serve: Any, observation: Any, flavour: dict[str, str]
 def test_an_apps_own_metrics_are_never_shadowed(
     make: Any, serve: Any, observation: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The app's answer is what it is without us; ours is at the other path, and one line of the log says so."""
+    """The app's answer is what it is without us; ours is at the other path, and one line of the log has it."""
     server = serve(observation(metrics=ours).attach(make()).app, lifespan="off")
     bare = serve(make(), lifespan="off")
     with caplog.at_level(logging.INFO, "tailwatch"):
@@ -140,10 +140,10 @@ def test_an_apps_own_metrics_are_never_shadowed(
 
 
 @pytest.mark.parametrize("make", WITH_OWN[:-2])
-def test_the_move_is_said_at_start_up(
+def test_the_move_is_logged_at_start_up(
     make: Any, serve: Any, observation: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody needs to scrape the wrong path first to read of it, and to find ours there; also where uvicorn wraps."""
+    """The log has it before the wrong path is scraped, and ours is found there; also where uvicorn wraps."""
     with caplog.at_level(logging.INFO, "tailwatch"):
         server = serve(observation(metrics=ours).attach(make()).app)
     assert [MOVED in record.getMessage() for record in caplog.records if record.name == "tailwatch"] == [True]
@@ -211,7 +211,7 @@ def test_not_served_once_detached(observation: Any, ask: Any) -> None:
 
 
 def test_rendered_off_the_loop_and_sent_in_parts(observation: Any, ask: Any) -> None:
-    """The exporter runs on another thread, hears what is accepted, and its parts are messages of their own."""
+    """The exporter runs on another thread, gets what is accepted, and its parts are messages of their own."""
     asked: list[Any] = []
 
     def render(accept: str, accept_encoding: str) -> Answer:

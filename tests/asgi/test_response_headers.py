@@ -1,6 +1,6 @@
-"""What is said in the answers themselves: ORCA and Server-Timing headers, the last comment of a stream.
+"""What the answers themselves carry: ORCA and Server-Timing headers, the last comment of a stream.
 
-Whoever did not ask for it gets the same bytes as without us, and whoever did gets the app's answer whole.
+A client that did not ask for it gets the same bytes as without us, and one that did gets the app's answer whole.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tailwatch.asgi.response_headers import Annotator, _p99, _rounded
 
 from ..support.live_servers import until
 from .test_arrival_live import hypercorn_server
-from .test_transparency import HOSTILE, Ears, Hostile, awaited, ears, idle, plain
+from .test_transparency import HOSTILE, ErrorLog, Hostile, awaited, error_log, idle, plain
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["ears"]
+__all__ = ["error_log"]
 
 ROUTE = "/v1/chat/completions"
 COMMENT = re.compile(rb": tailwatch ttft=\d+\.\d+ms(?: itl_p99=\d+\.\d+ms itl_max=\d+\.\d+ms)? gc=\d+\.\d+ms\n\n")
@@ -100,7 +100,7 @@ def test_the_comment_follows_the_last_event(exchange: Any) -> None:
     assert [message.get("more_body") for message in answer.sent[1:]] == [True, True, True, True, False]
 
 
-def test_the_comment_says_what_was_measured(exchange: Any) -> None:
+def test_the_comment_has_what_was_measured(exchange: Any) -> None:
     """TTFT and the longest gap of a request that waits 30 ms for its first token and 60 ms for its third."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -130,11 +130,11 @@ def test_a_body_in_the_last_message_goes_first(exchange: Any) -> None:
 @pytest.mark.parametrize(
     ("app", "why"),
     [
-        (App(*FRAMES, b"", headers=[*SSE, (b"Content-Length", b"1000")]), "its length was said"),
+        (App(*FRAMES, b"", headers=[*SSE, (b"Content-Length", b"1000")]), "its length is given"),
         (App(*FRAMES, b"", headers=[*SSE, (b"content-encoding", b"gzip")]), "it is compressed"),
         (App(*FRAMES, b"", headers=[(b"content-type", b"application/x-ndjson")]), "it is no event stream"),
-        (App(*FRAMES, b"", headers=[*SSE, *SSE]), "it says twice what it is"),
-        (App(*FRAMES, b"", headers=[]), "it does not say"),
+        (App(*FRAMES, b"", headers=[*SSE, *SSE]), "it has two types"),
+        (App(*FRAMES, b"", headers=[]), "it has no type"),
         (App(*FRAMES, b"", headers=iter(SSE)), "its headers are the server's to consume"),
         (App(*FRAMES, b"", headers=[("content-type", "text/event-stream")]), "they are no bytes"),
         (App(*FRAMES, b"", status=500), "it failed"),
@@ -226,7 +226,7 @@ def test_server_timing_keeps_the_apps(exchange: Any) -> None:
     own = [*SSE, (b"server-timing", b"db;dur=3")]
     values = header(exchange(App(*FRAMES, headers=own), server_timing=True), b"server-timing")
     assert values[0] == b"db;dur=3"
-    assert re.fullmatch(rb"app;dur=\d+\.\d", values[1])  # nobody saw when it arrived: no such wait is claimed
+    assert re.fullmatch(rb"app;dur=\d+\.\d", values[1])  # its arrival is not known: no such wait is claimed
 
 
 def test_the_apps_headers_are_not_touched(exchange: Any) -> None:
@@ -250,7 +250,7 @@ def test_only_generation_routes(exchange: Any) -> None:
 
 
 def test_what_goes_wrong_in_ours_is_counted_and_kept_from_the_app(observation: Any, ask: Any) -> None:
-    """A load that cannot be told: the answer goes on without it."""
+    """A load that cannot be read: the answer goes on without it."""
     errors: list[int] = []
 
     def load(form: str) -> bytes:
@@ -274,7 +274,7 @@ def test_nothing_asked_for_stands_in_no_way(observation: Any) -> None:
 
 
 def test_hostile_apps_behave_as_without_us(
-    serve: Any, observation: Any, flavour: dict[str, str], ears: Ears, wait_until: Any
+    serve: Any, observation: Any, flavour: dict[str, str], error_log: ErrorLog, wait_until: Any
 ) -> None:
     """With everything on, every misdeed on a generation route gives the same bytes but for what we add, the same
     exceptions in the app and the same log of the server."""
@@ -287,13 +287,13 @@ def test_hostile_apps_behave_as_without_us(
         for hostile, server in servers:
             hostile.ended.clear()
             awaited.clear()
-            ears.heard.clear()
+            error_log.records.clear()
             line = f"POST /known/{misdeed.__name__} HTTP/1.1"
             request = f"{line}\r\nHost: x\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody"
             answer = CHUNK.sub(b"", OURS.sub(b"", server.raw(request.encode())))
             assert hostile.ended.wait(30)
             wait_until(functools.partial(idle, server))
-            found.append((answer, plain(hostile.became), plain(list(awaited)), list(ears.heard)))
+            found.append((answer, plain(hostile.became), plain(list(awaited)), list(error_log.records)))
             hostile.became.clear()
         assert found[0] == found[1], misdeed.__name__
 
@@ -357,15 +357,15 @@ def test_clients_ignore_the_comment(address: str) -> None:
     assert not any(tailwatch.snapshot().errors.values())
 
 
-def test_a_wait_in_the_kernel_is_told(serve: Any, install: Any) -> None:
-    """A request that came while the loop stood still: Server-Timing says how long it waited to be accepted."""
+def test_a_wait_in_the_kernel_is_shown(serve: Any, install: Any) -> None:
+    """A request that came while the loop stood still: Server-Timing has how long it waited to be accepted."""
     inner = streaming_app()
     begun, go_on = threading.Event(), threading.Event()
 
     async def stall(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"] == "/stall":
             begun.set()
-            go_on.wait(30)  # in the loop: nobody is served meanwhile
+            go_on.wait(30)  # in the loop: no request is served meanwhile
         await inner(scope, receive, send)
 
     server = serve(install(stall), lifespan="off")

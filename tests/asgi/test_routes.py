@@ -210,7 +210,7 @@ def test_label_of_a_known_path_without_a_router() -> None:
 
 
 def test_label_of_routers_that_only_name_an_endpoint() -> None:
-    """Older Starlettes say endpoint and parameters, not the route: the values are put back as names."""
+    """Older Starlettes give endpoint and parameters, not the route: the values are put back as names."""
     assert route_of(http("/a/5/b", endpoint=endpoint, path_params={"n": 5})) == "/a/{n}/b"
     assert route_of(http("/a/b", endpoint=endpoint, path_params={})) == "/a/b"
     assert route_of(http("/a/b", endpoint=endpoint, path_params={"n": 6})) == UNMATCHED

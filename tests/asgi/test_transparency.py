@@ -256,7 +256,7 @@ HOSTILE: list[Callable[[Any, Any], Any]] = [
 
 
 class Hostile:
-    """Behaves as the path says, and writes down what became of it."""
+    """Behaves as the path asks, and records what became of it."""
 
     def __init__(self) -> None:
         self.became: list[str] = []
@@ -276,25 +276,25 @@ class Hostile:
             self.ended.set()
 
 
-class Ears(logging.Handler):
+class ErrorLog(logging.Handler):
     """What the server logs, without the parts that differ from run to run."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard: list[tuple[str, str, str]] = []
+        self.records: list[tuple[str, str, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keeps level, text and exception."""
         error = repr(record.exc_info[1]) if record.exc_info else ""
         if "Exception" in record.getMessage() or "ASGI" in record.getMessage():
-            self.heard.append((record.levelname, record.getMessage(), error))
+            self.records.append((record.levelname, record.getMessage(), error))
 
 
 @pytest.fixture
-def ears() -> Iterator[Ears]:
+def error_log() -> Iterator[ErrorLog]:
     """uvicorn's error log."""
     logger = logging.getLogger("uvicorn.error")
-    handler = Ears()
+    handler = ErrorLog()
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)
@@ -312,7 +312,7 @@ def plain(lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("mode", ["swapped", "wrapped"])
 def test_hostile_apps_behave_as_without_us(
-    mode: str, serve: Any, observation: Any, flavour: dict[str, str], ears: Ears, wait_until: Any
+    mode: str, serve: Any, observation: Any, flavour: dict[str, str], error_log: ErrorLog, wait_until: Any
 ) -> None:
     """The same bytes to the client, the same exceptions in the app, the same log of the server, for every misdeed
     on a generation route and on another one."""
@@ -326,19 +326,19 @@ def test_hostile_apps_behave_as_without_us(
             for hostile, server in servers:
                 hostile.ended.clear()
                 awaited.clear()
-                ears.heard.clear()
+                error_log.records.clear()
                 line = f"POST /{prefix}/{misdeed.__name__} HTTP/1.1"
                 answer = server.raw(f"{line}\r\nHost: x\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody".encode())
                 assert hostile.ended.wait(30)
                 wait_until(functools.partial(idle, server))
-                found.append((answer, plain(hostile.became), plain(list(awaited)), list(ears.heard)))
+                found.append((answer, plain(hostile.became), plain(list(awaited)), list(error_log.records)))
                 hostile.became.clear()
             assert found[0] == found[1], misdeed.__name__
     assert seen.core.opened > len(HOSTILE)
 
 
 class Chatty:
-    """Streams until the client is gone, and says how that became known."""
+    """Streams until the client is gone, and records how that became known."""
 
     def __init__(self) -> None:
         self.got: list[str] = []
@@ -361,7 +361,7 @@ class Chatty:
 
 
 def test_a_client_that_goes_away(serve: Any, observation: Any, flavour: dict[str, str]) -> None:
-    """The app hears of it as without us; for us it is an abort, and the tokens after it are none."""
+    """The app learns of it as without us; for us it is an abort, and the tokens after it are none."""
     for watched in (False, True):
         app = Chatty()
         seen = observation()

@@ -103,7 +103,7 @@ class Server:
         return headers["x-pid"]
 
     def counted(self) -> int | None:
-        """Tokens that /metrics knows of in one process; None where nobody answers there for the app."""
+        """Tokens that /metrics has in one process; None where nothing answers there for the app."""
         status, _, body = self.ask("GET", "/metrics")
         assert status == 200
         if b"tailwatch_build_info" not in body:
@@ -132,7 +132,7 @@ class Server:
     def kill(self) -> None:
         """The whole process group, and what its processes would have removed from /dev/shm."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGSTOP)  # nobody makes another file meanwhile
+            os.killpg(self.process.pid, signal.SIGSTOP)  # no other file is made meanwhile
         left = in_memory(self.process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -224,7 +224,7 @@ def test_uvicorn_factory(serve: Callable[..., Server]) -> None:
 
 @pytest.mark.parametrize("words", [{}, {"TAILWATCH": "0"}, {"TAILWATCH": "off"}])
 def test_without_a_true_word_nothing_is_watched(serve: Callable[..., Server], words: dict[str, str]) -> None:
-    """The app's own answer comes back from /metrics, and the log says nothing of us."""
+    """The app's own answer comes back from /metrics, and the log has nothing of us."""
     server = serve(*UVICORN, "app:app", **words)
     server.stream()
     assert server.counted() is None
@@ -393,7 +393,7 @@ def test_nothing_waits_once_the_app_is_watched(serve: Callable[..., Server], tmp
         ({"TAILWATCH": "enabled"}, "TAILWATCH=enabled"),
     ],
 )
-def test_a_bad_variable_is_said_once(serve: Callable[..., Server], variables: dict[str, str], sentence: str) -> None:
+def test_a_bad_variable_is_logged_once(serve: Callable[..., Server], variables: dict[str, str], sentence: str) -> None:
     """The server starts and serves without us."""
     server = serve(*UVICORN, "app:app", **{**INSTALLED, **variables})
     server.stream()
@@ -419,8 +419,8 @@ def test_a_stub_of_uvicorn_is_left_alone(tmp_path: Path) -> None:
     assert done.stderr.count("tailwatch:") == 1 and "uvicorn 0.0.stub is not watched" in done.stderr
 
 
-def test_a_broken_tailwatch_is_said_once(serve: Callable[..., Server], tmp_path: Path) -> None:
-    """Another module under our name shadows us: the server starts, and says why nothing is watched."""
+def test_a_broken_tailwatch_is_reported_once(serve: Callable[..., Server], tmp_path: Path) -> None:
+    """Another module under our name shadows us: the server starts, and logs why nothing is watched."""
     (tmp_path / "tailwatch.py").write_text("", encoding="utf-8")
     server = serve(*UVICORN, "app:app", **INSTALLED)
     server.stream()
@@ -460,7 +460,7 @@ def bare_interpreter(directory: Path, *names: str) -> list[str]:
 UVICORN_NEEDS = ("uvicorn", "h11", "click", "typing_extensions")
 
 
-def test_run_lends_itself(serve: Callable[..., Server], tmp_path: Path) -> None:
+def test_run_makes_tailwatch_importable(serve: Callable[..., Server], tmp_path: Path) -> None:
     """The server's interpreter has no tailwatch: the launcher's is used, in each of its processes."""
     python = bare_interpreter(tmp_path / "bare", *UVICORN_NEEDS, "_cffi_backend")
     server = serve(*UVICORN, "--workers", "2", "app:app", python=[*RUN[:-1], *python])
@@ -468,8 +468,8 @@ def test_run_lends_itself(serve: Callable[..., Server], tmp_path: Path) -> None:
     assert server.counted() is not None, server.output()
 
 
-def test_run_where_nothing_can_be_lent(serve: Callable[..., Server], tmp_path: Path) -> None:
-    """One sentence says that tailwatch cannot be imported there, and the server serves."""
+def test_run_where_tailwatch_cannot_be_imported(serve: Callable[..., Server], tmp_path: Path) -> None:
+    """One sentence, that tailwatch cannot be imported there, and the server serves."""
     python = bare_interpreter(tmp_path / "bare", *UVICORN_NEEDS)
     (site,) = (tmp_path / "bare").glob("lib/python*/site-packages")
     (site / "_cffi_backend.py").write_text("raise ImportError('none for this Python')", encoding="utf-8")
@@ -548,11 +548,11 @@ def test_daphne(serve: Callable[..., Server]) -> None:
     server.port = port
     until(lambda: listens(server))
     server.stream()
-    assert server.counted() == TOKENS, server.said()
+    assert server.counted() == TOKENS, server.output()
 
 
 def listens(server: Server) -> bool:
-    """Whether somebody does on the server's port; AssertionError where its process has ended."""
+    """Whether something does on the server's port; AssertionError where its process has ended."""
     assert server.process.poll() is None, server.output()
     with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", server.port)):
         return True
@@ -570,12 +570,12 @@ def what_it_is(tag):
     watch = getattr(module, "_current", None)
     return [tag, None if watch is None else [watch.config.role, watch.config.gc, watch.gc.verify(), watch.core.opened]]
 
-def tell(tag, pipe):
+def send(tag, pipe):
     pipe.send(what_it_is(tag))
 
 def nested(tag, pipe):
-    tell(tag, pipe)
-    child = multiprocessing.get_context("fork").Process(target=tell, args=("grandchild", pipe), name="VllmWorker-0")
+    send(tag, pipe)
+    child = multiprocessing.get_context("fork").Process(target=send, args=("grandchild", pipe), name="VllmWorker-0")
     child.start()
     child.join()
 
@@ -584,7 +584,7 @@ class OwnRun(multiprocessing.get_context("spawn").Process):
         super().__init__(name="ApiServer_0")
         self.pipe = pipe
     def run(self):
-        tell("own run", self.pipe)
+        send("own run", self.pipe)
 
 if __name__ == "__main__":
     if "installed" in sys.argv:
@@ -594,19 +594,19 @@ if __name__ == "__main__":
     for method in ("spawn", "fork", "forkserver"):
         context = multiprocessing.get_context(method)
         for name in ("EngineCore_DP0", None):
-            child = context.Process(target=nested if name else tell, args=(f"{method} {name}", theirs), name=name)
+            child = context.Process(target=nested if name else send, args=(f"{method} {name}", theirs), name=name)
             child.start()
             child.join()
     child = OwnRun(theirs)
     child.start()
     child.join()
-    told = []
+    received = []
     while ours.poll():
-        told.append(ours.recv())
+        received.append(ours.recv())
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        told.append(pool.submit(what_it_is, "pool").result())
-    told.append(what_it_is("main"))
-    print(json.dumps(told))
+        received.append(pool.submit(what_it_is, "pool").result())
+    received.append(what_it_is("main"))
+    print(json.dumps(received))
 """
 
 
@@ -727,7 +727,7 @@ def test_the_plugin_watches_children_of_a_server(tmp_path: Path) -> None:
 
 
 def test_a_bad_variable_leaves_children_alone(tmp_path: Path) -> None:
-    """Each says so once, and does its work."""
+    """Each reports it once, and does its work."""
     (tmp_path / "engine.py").write_text(PLUGIN, encoding="utf-8")
     variables = environment(TAILWATCH="1", TAILWATCH_GC="sometimes")
     done = subprocess.run(

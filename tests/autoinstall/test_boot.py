@@ -1,4 +1,4 @@
-"""The boot package: what it costs when nobody asks for it, how it waits for imports, and which processes it takes."""
+"""The boot package: what it costs where it is not asked for, how it waits for imports, and which processes it takes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def modules(*arguments: str, **variables: str) -> set[str]:
     return set(done.stdout.split())
 
 
-# ---- when nobody asks ----
+# ---- when it is not asked for ----
 
 
 def test_without_the_variable_nothing_is_imported() -> None:
@@ -180,14 +180,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 
 def waiting_for(*names: str) -> tuple[ImportHooks, list[ModuleType]]:
-    """A finder that waits for modules, and those it has told of."""
+    """A finder that waits for modules, and those it has reported."""
     imported: list[ModuleType] = []
     waiting = ImportHooks(dict.fromkeys(names, imported.append))
     waiting.start()
     return waiting, imported
 
 
-def test_an_import_is_told_of_once_and_leaves_no_trace(package: Callable[..., None]) -> None:
+def test_an_import_is_reported_once_and_leaves_no_trace(package: Callable[..., None]) -> None:
     """Loader, spec, source and pickling are those of an import without us; then the finder is gone."""
     package(tw_awaited="class Config: pass\ndef later(): return Config()\nseen = (__spec__.loader, __loader__)\n")
     _, imported = waiting_for("tw_awaited")
@@ -203,7 +203,7 @@ def test_an_import_is_told_of_once_and_leaves_no_trace(package: Callable[..., No
 
 
 def test_only_what_is_awaited_is_touched(package: Callable[..., None]) -> None:
-    """Other modules are found by the other finders, and who asks for a spec alone gets a true one."""
+    """Other modules are found by the other finders, and a call for a spec alone gets a true one."""
     package(tw_other="", tw_awaited="")
     waiting, imported = waiting_for("tw_awaited")
     try:
@@ -234,7 +234,7 @@ def test_an_import_that_fails_may_succeed_later(package: Callable[..., None]) ->
         waiting.forget()
 
 
-def test_what_is_there_already_is_told_of_at_once(package: Callable[..., None]) -> None:
+def test_what_is_there_already_is_reported_at_once(package: Callable[..., None]) -> None:
     """A plugin may begins the automatic installation late."""
     package(tw_awaited="")
     module = importlib.import_module("tw_awaited")
@@ -268,8 +268,8 @@ def test_a_spec_that_waits_is_copied_and_compared_as_any_other(package: Callable
         waiting.forget()
 
 
-def test_a_loader_that_is_half_made_says_what_it_lacks() -> None:
-    """Whoever makes one without calling it, as copying does, gets an AttributeError for what is not there yet."""
+def test_a_half_made_loader_names_what_it_lacks() -> None:
+    """Made without a call, as by copying, it has an AttributeError for what is not there yet."""
     half = object.__new__(_NotifyingLoader)
     for name in ("_loader", "_waiting", "__setstate__", "path"):
         with pytest.raises(AttributeError, match=name if name == "__setstate__" else None):
@@ -410,7 +410,7 @@ def test_a_stub_is_left_as_it_is(name: str) -> None:
         assert vars(stub) == before
 
 
-def test_a_stub_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stub_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     """One sentence that names the server, whatever the number of its modules."""
     autoinstall = Autoinstall()
     for name in ("uvicorn.config", "hypercorn.asyncio.run"):
@@ -505,14 +505,14 @@ def test_the_command_line_is_read_as_python_reads_it(arguments: list[str], kind:
         ([], True),
     ],
 )
-def test_helpers_are_told_from_servers(arguments: list[str], helper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_helpers_are_no_servers(arguments: list[str], helper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the command that started the interpreter."""
     monkeypatch.setattr(sys, "orig_argv", ["python", *arguments])
     assert processes.is_helper() is helper
 
 
 def test_pools_are_no_workers() -> None:
-    """Children that run chunks of work for somebody are many, and come and go."""
+    """Children that run chunks of work are many, and come and go."""
     from concurrent.futures import process as pools
 
     assert not processes.is_worker(SimpleNamespace(_target=pools._process_worker))  # type: ignore[attr-defined]
@@ -534,7 +534,7 @@ def test_pools_are_no_workers() -> None:
         ("", None),
     ],
 )
-def test_titles_tell_roles(title: str, role: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_titles_give_roles(title: str, role: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What setproctitle wrote over the command line, or the command line itself."""
     monkeypatch.setattr(process_roles, "_title", lambda: title)
     assert process_roles.role_of_process() == role
@@ -554,8 +554,8 @@ def test_titles_tell_roles(title: str, role: str | None, monkeypatch: pytest.Mon
         ("MyEngine", None),
     ],
 )
-def test_names_of_processes_tell_roles(name: str, role: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What multiprocessing was told to call them: those of servers we know, and what anybody may say."""
+def test_names_of_processes_give_roles(name: str, role: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names multiprocessing was given: those of known servers, and any that a program may choose."""
     monkeypatch.setattr(process_roles, "_title", lambda: "")
     monkeypatch.setattr(process_roles, "parent_process", lambda: SimpleNamespace())
     monkeypatch.setattr(process_roles, "current_process", lambda: SimpleNamespace(name=name))
@@ -563,7 +563,7 @@ def test_names_of_processes_tell_roles(name: str, role: str | None, monkeypatch:
 
 
 class Asked(BaseManager):
-    """A manager that says what its own process is."""
+    """A manager that returns what its own process is."""
 
 
 Asked.register("role", callable=process_roles.role_of_process)
@@ -579,7 +579,7 @@ def test_a_manager_s_process_is_no_worker() -> None:
 
 
 def test_a_server_s_processes_are_a_group(tmp_path: Path) -> None:
-    """Whoever imports a server names a directory for its children; close() takes that back. What a tool
+    """A process that imports a server names a directory for its children; close() takes that back. What a tool
     imports, a directory that was named, and no TAILWATCH=1 change nothing."""
     script = tmp_path / "serving.py"
     script.write_text("""
@@ -602,7 +602,7 @@ print(json.dumps([named, os.environ.get("TAILWATCH_DIR")]))
 
     named, after = names(str(script), TAILWATCH="1")
     assert named is not None and re.fullmatch("/dev/shm/tailwatch-run-[0-9a-f]{8}", named) and after is None
-    assert not os.path.exists(named)  # it is made by who joins
+    assert not os.path.exists(named)  # it is made by the first that joins
     assert names(str(script), TAILWATCH="1", TAILWATCH_DIR="/here") == ["/here", "/here"]
     assert names("-c", script.read_text(), TAILWATCH="1") == [None, None]
     assert names(str(script)) == [None, None]
@@ -622,13 +622,13 @@ def test_roles_between_a_token_and_its_stream(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["api", "api-1", "main", "coordinator", "controller", "engineering", "my-engine", ""])
-def test_roles_that_delay_nobody_else(role: str) -> None:
-    """Servers delay their own streams only, launchers, coordinators and names that tell nothing delay none."""
+def test_roles_that_delay_no_other_process(role: str) -> None:
+    """Servers delay their own streams only, launchers, coordinators and unknown names delay none."""
     assert not process_roles.delays_streams(role)
 
 
 def test_every_role_that_is_recognized_is_sorted() -> None:
-    """Engines and workers by any of their names, and nobody else, stand between a token and its stream."""
+    """Engines and workers by any of their names, and no others, stand between a token and its stream."""
     given = {
         role
         for table in (process_roles._BY_TITLE, process_roles._BY_NAME, process_roles._BY_TARGET)
@@ -647,7 +647,7 @@ ITSELF, LIKE = _hot.ENGINE_ITSELF | os.getpid(), _hot.ENGINE_LIKE | os.getppid()
 
 
 def engine_of(role: str, engine: str = "") -> tuple[int, int]:
-    """What a process of this role tells its group that it works for, and the engine of its own streams."""
+    """The unit that a process of this role publishes to its group, and the engine of its own streams."""
     imported: list[int] = []
     core: Any = SimpleNamespace(joined=False, leave=lambda: None, renew=lambda: None, set_serves=imported.append)
     core.maps_file = False
@@ -667,16 +667,16 @@ def engine_of(role: str, engine: str = "") -> tuple[int, int]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",  # a unit holds the number of the process
 )
-def test_the_group_is_told_who_delays(role: str, unit: int) -> None:
-    """A launcher that stops is in nobody's way: it joins with a unit of 0. An engine is one of its own."""
+def test_the_group_records_which_processes_delay(role: str, unit: int) -> None:
+    """A launcher that stops delays no process: it joins with a unit of 0. An engine is one of its own."""
     assert engine_of(role) == (unit, unit if role.startswith("engine") or "dp" in role else 0)
 
 
 @pytest.mark.parametrize(
     ("role", "unit"), [("engine", NUMBER + 7), ("engine-1", NUMBER + 7), ("detokenizer", NUMBER + 7), ("api", 0)]
 )
-def test_what_the_user_says_is_the_engine(role: str, unit: int) -> None:
-    """engine= stands above all names; in an API process it is the engine of its streams, and it delays nobody."""
+def test_the_users_engine_comes_first(role: str, unit: int) -> None:
+    """engine= stands above all names; in an API process it is the engine of its streams, and it delays no other."""
     assert engine_of(role, "7") == (unit, NUMBER + 7)
 
 
@@ -705,12 +705,12 @@ TITLES = {
 
 @pytest.mark.parametrize(("title", "engine"), TITLES.items())
 def test_engines_by_their_titles(monkeypatch: pytest.MonkeyPatch, title: str, engine: str) -> None:
-    """The data parallel rank tells engines apart; ranks of tensor and pipeline parallelism are one engine."""
+    """The data parallel rank distinguishes engines; ranks of tensor and pipeline parallelism are one engine."""
     monkeypatch.setattr(process_ranks, "names_of_process", lambda: (title,))
     assert process_ranks.engine_of_process() == engine
 
 
-def test_a_child_s_name_tells_before_its_title(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_s_name_comes_before_its_title(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM names the process EngineCore_DP1 before it has a title."""
     monkeypatch.setattr(
         process_roles, "_title", lambda: "/usr/bin/python -c from multiprocessing.spawn import spawn_main"

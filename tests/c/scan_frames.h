@@ -1,11 +1,11 @@
 /* The golden streams of tests/frames and what a test does with one. A stream NAME.txt is a body as a
- * server sent it; NAME.expect says what is in it, a field a line:
+ * server sent it; NAME.expect has what is in it, a field a line:
  *
  *     framing sse|lines|whole
  *     events  tokens in each event, in order
  *     tokens  their sum
  *     choices which choices had tokens
- *     usage   the largest output token count told, 0 for none
+ *     usage   the largest output token count given, 0 for none
  *     model   its name, unescaped; empty for none
  *     done    1 if an end marker is in it
  *     error   1 if an error is in it

@@ -107,7 +107,7 @@ def test_low_findings_exit_with_0(write: Any) -> None:
 
 
 def test_slow_gaps_one_a_line(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """--slow-gaps lists them, and says when there is none."""
+    """--slow-gaps lists them, or one line that there is none."""
     cli.main(["doctor", write(paused()), "--slow-gaps"])
     last = capsys.readouterr().out.splitlines()[-1]
     assert "gap 183 ms (typical 20 ms)" in last and "token 9 request=req-1 route=/r" in last
@@ -128,7 +128,7 @@ def test_json_holds_what_was_printed(write: Any, tmp_path: Path, capsys: pytest.
 
 
 def test_json_that_cannot_be_written(write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The report is printed, and the exit status says that the file is missing."""
+    """The report is printed, and the exit status is that of a missing file."""
     assert cli.main(["doctor", write(saved()), "--json", str(tmp_path / "no" / "x.json")]) == 2
     assert "No such file or directory" in capsys.readouterr().err
 
@@ -141,7 +141,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def test_a_context_beside_the_snapshot(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the file says how the process was set up, the advice fits it."""
+    """Where the file has how the process was set up, the advice fits it."""
     context = {"gc_policy": "freeze", "freeze_done": True, "thresholds": [700, 10, 10]}
     assert cli.main(["doctor", write({"snapshot": paused(), "context": context})]) == 1
     assert "tailwatch.refreeze()" in capsys.readouterr().out
@@ -230,7 +230,7 @@ def test_as_a_module(write: Any, tmp_path: Path) -> None:
 def test_the_doctor_finds_the_group_by_itself(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As top does: the one that the environment names, or that is there; without any it says what to do."""
+    """As top does: the one that the environment names, or that is there; without any it prints what to do."""
     monkeypatch.setenv("TAILWATCH_DIR", "/nowhere/at/all")
     assert cli.main(["doctor"]) != 0
     assert "/nowhere/at/all" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`tailwatch doctor URL`: a running server tells its numbers to its own machine, and to nobody else."""
+"""`tailwatch doctor URL`: a running server shows its numbers to its own machine, and to no other."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def test_doctor_asks_for_a_window(server: Any, capsys: pytest.CaptureFixture[str
         (["--dir", "/dev/shm", "--window", "10m"], "URL of a running server"),
     ],
 )
-def test_a_window_that_nobody_kept(arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_window_that_was_not_kept(arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong call, and what is needed."""
     assert cli.main(["doctor", *arguments]) == 2
     assert reason in capsys.readouterr().err
 
 
-def test_who_cannot_prove_it_gets_the_apps_own_answer(server: Any, tmp_path: Any) -> None:
+def test_a_caller_without_proof_gets_the_apps_own_answer(server: Any, tmp_path: Any) -> None:
     """No proof, a proof that is over, a file that others may read, a link, another place: the app answers."""
     with local_auth.proof() as value:
         name = Path("/tmp") / value.split()[0]
@@ -129,7 +129,7 @@ def test_a_server_without_tailwatch(serve: Callable[..., Any], capsys: pytest.Ca
         assert f"{answer}: tailwatch is not installed there" in capsys.readouterr().err
 
 
-def test_somebody_elses_server_is_not_one_without_tailwatch(
+def test_another_users_server_is_not_one_without_tailwatch(
     server: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its metrics are there; without a proof the app answers."""

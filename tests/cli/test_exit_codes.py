@@ -17,13 +17,13 @@ from tailwatch.cli import find_group
 from tailwatch.cli.parser import COMMANDS
 from tailwatch.snapshots.directory_access import disk_of, remedy
 
-NOBODY = "http://127.0.0.1:9"
+CLOSED_PORT = "http://127.0.0.1:9"
 UNREACHABLE = [
-    ["doctor", NOBODY],
+    ["doctor", CLOSED_PORT],
     ["doctor", "/no/such/file.json"],
-    ["why", NOBODY],
-    ["top", NOBODY],
-    ["bench", NOBODY, "--rate", "1"],
+    ["why", CLOSED_PORT],
+    ["top", CLOSED_PORT],
+    ["bench", CLOSED_PORT, "--rate", "1"],
     ["trace", "--dir", "/no/such/group"],
     ["gc", "status", "--dir", "/no/such/group"],
     ["nsys", "/no/such/report.sqlite"],
@@ -66,7 +66,7 @@ def test_what_cannot_be_reached_or_read_is_2(arguments: list[str], capsys: pytes
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[str]:
-    """With this process in it, which nobody waits for."""
+    """With this process in it, which nothing waits for."""
     directory = str(tmp_path / "group")
     tailwatch.install(dir=directory, gc="observe")
     try:
@@ -100,7 +100,7 @@ def test_a_directory_that_is_refused_comes_with_its_mode_and_a_remedy(
     assert "its mode is 1777" in error and "/tmp/tailwatch" in error
     os.chmod(group, 0o755)
     assert remedy(group) == f": its mode is 0755; chmod 700 {group}"
-    os.mkdir(f"{group}/users")  # then it may be /home: nobody is told to close it
+    os.mkdir(f"{group}/users")  # then it may be /home: no advice to close it
     assert remedy(group).endswith(f"name a directory of your own in it, like {group}/tailwatch")
     os.rmdir(f"{group}/users")
     os.chmod(group, 0o700)

@@ -1,4 +1,4 @@
-"""``tailwatch gc``: a group's processes are asked, each answers, and whoever dies meanwhile leaves nothing stuck."""
+"""``tailwatch gc``: a group's processes are asked, each answers, and one that dies meanwhile leaves nothing stuck."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def asked(server: Server, *arguments: str) -> Iterator[Tailwatch]:
         yield asking
 
 
-def test_each_process_says_what_it_did(start: Callable[..., Server], command: Callable[..., tuple[int, str]]) -> None:
-    """Whatever its policy; a freeze and a collection are made where nobody waits, and told with what they took."""
+def test_each_process_reports_its_result(start: Callable[..., Server], command: Callable[..., tuple[int, str]]) -> None:
+    """Whatever its policy; a freeze and a collection are made where nothing waits, and reported with what they took."""
     servers = [start("api"), start("engine", "freeze")]
     for verb in ("freeze", "collect"):
         status, printed = command(verb)
@@ -129,7 +129,7 @@ def test_each_process_says_what_it_did(start: Callable[..., Server], command: Ca
 
 
 def test_only_those_of_a_role(start: Callable[..., Server], command: Callable[..., tuple[int, str]]) -> None:
-    """And a role that nobody has is a wrong call, which names those that there are."""
+    """And a role that no process has is a wrong call, which names those that there are."""
     start("api"), start("engine", "freeze")
     status, printed = command("freeze", "--role", "engine")
     assert status == 0 and "engine-0" in printed and "api-0" not in printed
@@ -140,7 +140,7 @@ def test_only_those_of_a_role(start: Callable[..., Server], command: Callable[..
 def test_one_that_only_observes_is_left_alone(
     start: Callable[..., Server], command: Callable[..., tuple[int, str]], directory: Path
 ) -> None:
-    """It stays exactly what the interpreter does: no file, nothing done, and the command says so."""
+    """It stays exactly what the interpreter does: no file, nothing done, and the command reports that."""
     server = start("api", "observe")
     status, printed = command("collect", "--timeout", "5")
     assert status == 1 and "does not control the collector" in printed, printed
@@ -170,7 +170,7 @@ def test_a_server_that_dies_meanwhile(start: Callable[..., Server]) -> None:
 
 
 def test_a_command_that_dies_meanwhile(start: Callable[..., Server], command: Callable[..., tuple[int, str]]) -> None:
-    """While it waits nobody else is let in; once it is dead, the next order is carried out, and not kept waiting by one
+    """While it waits no other is let in; once it is dead, the next order is carried out, and not kept waiting by one
     that would have been given up in an hour."""
     server = start("api", busy=True)
     with asked(server, "freeze", "--timeout", "3600"):
@@ -239,7 +239,7 @@ def test_what_the_dead_leave_is_removed(start: Callable[..., Server], directory:
     until(lambda: not list(directory.glob(f"{dead.pid}-*")))
 
 
-def test_nobody_lives_there(directory: Path, command: Callable[..., tuple[int, str]]) -> None:
+def test_a_directory_without_processes(directory: Path, command: Callable[..., tuple[int, str]]) -> None:
     """A directory that no group left is a wrong call; so is a timeout that is none."""
     directory.mkdir(mode=0o700)
     assert command("status")[0] == 2
@@ -354,7 +354,7 @@ def test_ranks_make_their_slices_at_the_same_steps(directory: Path) -> None:
     assert len(one & other) > 2 * by_chance
 
 
-def test_it_says_what_a_directory_is_not(tmp_path: Path) -> None:
+def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     """One that others may write to is not read."""
     directory = tmp_path / "open"
     directory.mkdir()

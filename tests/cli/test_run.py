@@ -68,8 +68,8 @@ with tailwatch.stream(arrival=start) as stream:
 """
 
 
-def test_the_last_line_is_about_the_longest_and_about_pauses_that_hit_somebody() -> None:
-    """A gap of 2 s that no percentile shows; the process's own collections delayed nobody."""
+def test_the_last_line_has_the_longest_gap_and_pauses_that_hit_a_stream() -> None:
+    """A gap of 2 s that no percentile shows; the process's own collections delayed no stream."""
     line = python(STREAMS).stderr.splitlines()[-1]
     assert "the longest gap took 2.02 s" in line and "longest TTFT 20 ms" in line
     assert line.endswith("no pause delayed a stream)")
@@ -89,7 +89,7 @@ def test_the_streams_are_the_callers() -> None:
     assert second == "err"
 
 
-def test_nobody_has_to_read_its_lines(tmp_path: Path) -> None:
+def test_its_lines_need_no_reader(tmp_path: Path) -> None:
     """`tailwatch run … 2>&1 | head`: the pipe closes, and the command, its signals and its status are as ever."""
     code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(7)); print('up', flush=True); signal.pause()"
     read, write = os.pipe()
@@ -121,7 +121,7 @@ def test_arguments_reach_the_command_untouched() -> None:
 
 
 def test_options_become_variables() -> None:
-    """The command sees each one given, TAILWATCH=1, the group's directory, and no more of ours; the line says so."""
+    """The command sees each one given, TAILWATCH=1, the group's directory, and no more of ours; the line has it."""
     code = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('TAILWATCH')}))"
     done = python(code, "--slow-gap-ms=5", "--slo", "e2e<=1s", "--routes=/a,/b")
     given = {"TAILWATCH_SLOW_GAP_MS": "5", "TAILWATCH_SLO": "e2e<=1s", "TAILWATCH_ROUTES": "/a,/b"}
@@ -159,14 +159,14 @@ def test_a_wrong_call_runs_nothing(option: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--",), ("--slow-gap-ms=5", "--")])
-def test_without_a_command_it_says_what_is_missing(arguments: tuple[str, ...]) -> None:
+def test_without_a_command_it_names_what_is_missing(arguments: tuple[str, ...]) -> None:
     """Status 2."""
     done = run(*arguments)
     assert done.returncode == 2 and "expected a command" in done.stderr
 
 
 def test_a_bad_variable_of_the_environment_is_no_wrong_call() -> None:
-    """It came from elsewhere: said before the command starts, which runs without us."""
+    """It came from elsewhere: reported before the command starts, which runs without us."""
     done = python("print('ran')", TAILWATCH_SLO="fast")
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert "TAILWATCH_SLO" in done.stderr and "the command runs without tailwatch" in done.stderr
@@ -215,7 +215,7 @@ def launcher(before: str, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_without_room_for_a_group_the_command_runs() -> None:
-    """No directory can be made: said, and each process speaks for itself."""
+    """No directory can be made: reported, and each process serves its own numbers."""
     done = launcher(FULL, sys.executable, "-c", "import os; print(os.environ.get('TAILWATCH_DIR'))")
     assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
     assert "No space left on device" in done.stderr and "each process" in done.stderr
@@ -258,7 +258,7 @@ def header_of(name: str) -> bytes:
 
 @pytest.fixture
 def plant() -> Iterator[Callable[..., Path]]:
-    """plant(*files, prefix=, mode=, age=): a directory that somebody left in /dev/shm, its age in seconds."""
+    """plant(*files, prefix=, mode=, age=): a directory that was left in /dev/shm, its age in seconds."""
     made: list[Path] = []
 
     def directory(*files: str, prefix: str = "tailwatch-run-", mode: int = 0o700, age: float = 0) -> Path:
@@ -280,7 +280,7 @@ HOURS = 2 * 3600
 
 
 def test_what_a_killed_launcher_left_is_removed(plant: Callable[..., Path]) -> None:
-    """Directories of our own making in which nobody lives any more: dead members only, or empty for an hour."""
+    """Directories of our own making in which no process lives any more: dead members only, or empty for an hour."""
     left = [plant(DEAD), plant(DEAD, "page", "launcher"), plant(age=HOURS), plant("page", "launcher", age=HOURS)]
     assert run("--", "true").returncode == 0
     assert [path for path in left if path.exists()] == []
@@ -331,7 +331,7 @@ for line in sys.stdin:
 
 
 def test_a_server_whose_launcher_was_killed_keeps_its_group() -> None:
-    """Also while all its workers are dead: the next one finds what they counted, whoever else is started meanwhile."""
+    """Also while all its workers are dead: the next one finds what they counted, whatever else is started meanwhile."""
     variables = environment(TAILWATCH="0")
     with Tailwatch("run", "--", "env", "TAILWATCH=0", sys.executable, "-c", RESTARTS, env=variables) as running:
         directory = running.read_line()
@@ -404,7 +404,7 @@ def test_the_status_is_the_commands(status: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
 def test_a_command_that_dies_of_a_signal(number: signal.Signals) -> None:
-    """128 + n, as a shell says it."""
+    """128 + n, as a shell returns it."""
     assert run("--", "sh", "-c", f"kill -{int(number)} $$").returncode == 128 + number
 
 
@@ -572,7 +572,7 @@ def bare(directory: Path) -> str:
 
 
 def states(interpreter: str, **variables: str) -> list[dict[str, Any]]:
-    """What STATE says of a process and its child."""
+    """What STATE prints of a process and its child."""
     done = run("--", interpreter, "-c", STATE, STATE, **variables)
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)
@@ -586,7 +586,7 @@ def test_it_installs_without_a_boot_file(tmp_path: Path) -> None:
 
 
 def test_the_shadowed_sitecustomize_runs(tmp_path: Path) -> None:
-    """Whoever imports it finds the real one, in the child too."""
+    """An import of it finds the real one, in the child too."""
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "sitecustomize.py").write_text("import sys; sys.mark = 'ran'", encoding="utf-8")
     for state in states(bare(tmp_path / "bare"), PYTHONPATH=str(tmp_path / "theirs")):
@@ -617,7 +617,7 @@ def test_the_path_of_the_caller_is_kept(tmp_path: Path) -> None:
 
 
 def test_an_empty_part_of_the_path_is_still_the_current_directory(tmp_path: Path) -> None:
-    """A program elsewhere imports from where it was started, if PYTHONPATH says so."""
+    """A program elsewhere imports from where it was started, if PYTHONPATH has that."""
     (tmp_path / "tw_here.py").write_text("print('here')", encoding="utf-8")
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "program.py"
@@ -645,7 +645,7 @@ def test_any_python_starts(interpreter: Path) -> None:
 
 
 @pytest.mark.parametrize("interpreter", [path for path in OLD_PYTHONS if "/3.8" in str(path) or "/3.9" in str(path)])
-def test_an_old_python_says_why_nothing_is_watched(interpreter: Path, tmp_path: Path) -> None:
+def test_under_an_old_python_one_sentence_gives_the_reason(interpreter: Path, tmp_path: Path) -> None:
     """A server under a Python that we do not support: one sentence, when its app is loaded."""
     (tmp_path / "uvicorn").mkdir()
     (tmp_path / "uvicorn" / "__init__.py").write_text("", encoding="utf-8")

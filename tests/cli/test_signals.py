@@ -185,7 +185,7 @@ def test_what_was_measured_is_written(number: signal.Signals, url: str, tmp_path
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_search_writes_what_it_found(number: signal.Signals, url: str, tmp_path: Path) -> None:
-    """In its first probe: the knee is unresolved, and says why."""
+    """In its first probe: the knee is unresolved, with the reason."""
     path = tmp_path / "k.json"
     find = ["--find", "goodput", "--slo", "ttft<=2s@90%", "--probe-seconds", "20", "--budget", "30m"]
     with Tailwatch("bench", url, "--model", "m", *find, "--json", str(path), stderr=subprocess.PIPE) as going:

@@ -1,4 +1,4 @@
-"""`tailwatch top`: which group, what a screen says, and how it fits the terminal. Snapshots are stamped by hand."""
+"""`tailwatch top`: which group, what a screen shows, and how it fits the terminal. Snapshots are stamped by hand."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_window_holds_what_came_in_between(cores: tuple[Any, Any]) -> None:
     assert [row.longest for row in view.processes] == [0.0, 0.0]
 
 
-def test_who_stands_still_is_seen(cores: tuple[Any, Any]) -> None:
+def test_a_process_that_stands_still_is_shown(cores: tuple[Any, Any]) -> None:
     """For how long and of what, on a line of its own, also where there is no room for all processes."""
     others = [make_core("worker") for _ in range(30)]
     cores[1].policy_begin()
@@ -107,7 +107,7 @@ def test_who_stands_still_is_seen(cores: tuple[Any, Any]) -> None:
     assert len(text.splitlines()) <= 20
 
 
-def test_what_was_lost_is_told_by_process_and_cause(cores: tuple[Any, Any]) -> None:
+def test_losses_are_shown_by_process_and_cause(cores: tuple[Any, Any]) -> None:
     """Stream seconds per second, the estimate and the bound."""
     api = cores[0]
     stream = api.stream("m", "/r", None, "", "")
@@ -128,7 +128,7 @@ def test_what_was_lost_is_told_by_process_and_cause(cores: tuple[Any, Any]) -> N
 
 
 def test_shares_of_the_delay_stand_by_cause_the_largest_first(cores: tuple[Any, Any]) -> None:
-    """They sum to 1: of what is left is said that it has no cause, too. Without a delay there is no line."""
+    """They sum to 1: what is left is shown without a cause, too. Without a delay there is no line."""
     view = view_of("/g", take(cores), None)
     delay = take(cores).delay
     assert list(view.causes) == sorted((cause for cause in delay if delay[cause]), key=lambda cause: -delay[cause])
@@ -158,7 +158,7 @@ def test_it_fits_the_terminal(cores: tuple[Any, Any], width: int) -> None:
         assert ("measured" in heading) == (width > 100)
 
 
-def test_what_a_process_says_cannot_reach_the_terminal() -> None:
+def test_control_characters_cannot_reach_the_terminal() -> None:
     """Control characters of a role, and of the directory's name, are shown as ?."""
     core = make_core("en\x1b[2Jgine")
     text = drawn(view_of("/tmp/a\x1b]0;x\x07b", snapshots.take([core.address]), None))
@@ -226,7 +226,7 @@ def test_of_several_groups_the_living_is_meant(make_group: Callable[..., Path], 
 
 
 @pytest.mark.parametrize("among", [".", "not/there"])
-def test_without_a_group_it_says_what_to_do(among: str) -> None:
+def test_without_a_group_it_prints_what_to_do(among: str) -> None:
     """An empty place, and none."""
     with pytest.raises(TailwatchError, match="tailwatch run -- CMD"):
         find_group.find({}, among)
@@ -267,7 +267,7 @@ def test_a_wrong_call_is_a_sentence(arguments: list[str], words: str, capsys: py
     assert words in capsys.readouterr().err
 
 
-def test_without_rich_it_says_what_to_install(
+def test_without_rich_it_prints_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One sentence that names the extra."""
@@ -305,6 +305,6 @@ def test_the_collector_s_policy_is_shown() -> None:
     assert "interference" not in drawn(view, 60)
 
 
-def test_a_process_that_says_nothing_has_no_policy(cores: tuple[Any, Any]) -> None:
+def test_a_process_without_a_status_has_no_policy(cores: tuple[Any, Any]) -> None:
     """Of another version, or ended."""
     assert [row.policy for row in view_of("/g", take(cores), None).processes] == ["", ""]

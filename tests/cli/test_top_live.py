@@ -215,10 +215,10 @@ def test_a_planted_pause_shows_under_its_process(
     assert sorted(path.name for path in directory.iterdir()) == before
 
 
-def test_who_stands_still_now_and_who_comes_and_goes(
+def test_open_pauses_and_processes_that_come_and_go(
     group: tuple[Path, Member, Member], top: Callable[..., Screen]
 ) -> None:
-    """An open pause shows as it grows; another process appears; one that is killed is said to have ended."""
+    """An open pause shows as it grows; another process appears; one that is killed is shown as ended."""
     directory, _, engine = group
     screen = top("--dir", str(directory), "--interval", "50ms")
     screen.until(lambda frame: row(frame, "engine-0").endswith("running"))
@@ -311,7 +311,7 @@ def test_a_dead_group_is_one_table(group: tuple[Path, Member, Member], top: Call
 
 
 def test_an_address_leads_to_the_group(tmp_path: Path, serve: Callable[..., Any]) -> None:
-    """The server is asked once; one that shares nothing says what to do."""
+    """The server is asked once; with one that shares nothing it prints what to do."""
     import tailwatch
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

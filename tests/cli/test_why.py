@@ -31,7 +31,7 @@ print(json.dumps([snap.delay["unexplained"], [[c.seconds, c.cause] for c in late
 """
 
 
-def test_an_exited_group_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_causes_of_an_exited_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also after its processes have gone, from its directory alone."""
     directory = tmp_path / "group"
     directory.mkdir(mode=0o700)

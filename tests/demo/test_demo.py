@@ -113,7 +113,7 @@ def test_the_policy_did_its_work_before_the_window(run: Any) -> None:
     assert 0 < swept < 2 * max(frozen_once, 0.1) + 0.1 * report["schedule"]["seconds"]
 
 
-def test_the_output_says_it_all(run: Any) -> None:
+def test_the_output_is_complete(run: Any) -> None:
     """The table, the sentences and the next commands, within a hundred columns."""
     done, report = run
     assert max(map(len, done.stdout.splitlines())) <= 100

@@ -1,4 +1,4 @@
-"""The whole experiment: how it is planned and sized, what its runs say together, and once over real processes."""
+"""The whole experiment: how it is planned and sized, what its runs show together, and once over real processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SLO = "ttft<=200ms,tpot<=50ms@99%"
 
 @pytest.fixture(scope="module")
 def server() -> dict[str, Any]:
-    """What a server of an arm tells at the end, of a window without a request."""
+    """What a server of an arm returns at the end, of a window without a request."""
     tailwatch.install(gc="observe")
     try:
         snapshot = tailwatch.snapshot().as_dict()
@@ -159,7 +159,7 @@ def test_its_table_has_the_form_of_the_first_measurement(server: dict[str, Any])
 
 
 def test_too_few_collections_are_unresolved(server: dict[str, Any]) -> None:
-    """Unfrozen runs with fewer than three tell nothing about full collections; so do runs that are not valid."""
+    """Unfrozen runs with fewer than three show nothing about full collections; so do runs that are not valid."""
     found = made(server, full=2)
     text = " ".join(report.show(found).split())
     assert "6 of 6 runs" in text and "fewer than 3 full collections" in text
@@ -174,7 +174,7 @@ def test_a_lower_bound_shows_nothing(server: dict[str, Any]) -> None:
     """Where a run dropped so many requests that its p99 is only a bound, p99 has no verdict; the others keep theirs."""
     found = made(server)
     spoilt = next(run for run in found.runs if run.arm == "freeze+sse").result
-    spoilt.requests = None  # its histograms speak
+    spoilt.requests = None  # its histograms are used
     spoilt.latencies.lost["e2e"] = spoilt.latencies.e2e.count // 20
     claimed = summary.claims(found)
     claim, other = claimed["fast SSE, frozen", "e2e_p99"], claimed["fast SSE, frozen", "ttft_p99"]
@@ -199,7 +199,7 @@ def test_a_run_that_is_not_valid_is_left_out_with_its_pair(server: dict[str, Any
     assert "longest gap no difference shown" in text
     assert report.page(found).bad
     rows = {row[0]: row for row in report.client_rows(found)}
-    spoilt.result.latencies.e2e.record(10**13)  # what it says is in no number
+    spoilt.result.latencies.e2e.record(10**13)  # what it has is in no number
     assert {row[0]: row for row in report.client_rows(found)} == rows
 
 
@@ -237,13 +237,13 @@ def offline(server: dict[str, Any], ratios: list[float]) -> str:
     ],
 )
 def test_unchanged_is_more_than_no_difference_shown(server: dict[str, Any], ratios: list[float], wanted: str) -> None:
-    """The whole interval must lie within the margin, which is said."""
+    """The whole interval must lie within the margin, which is printed."""
     freeze = offline(server, ratios).split("; ")[0]
     assert ": the freeze " in freeze and wanted in freeze
 
 
 def test_two_blocks_have_no_interval(server: dict[str, Any]) -> None:
-    """--short shows numbers, and says that they are no proof."""
+    """--short shows numbers, and a line that they are no proof."""
     found = made(server, blocks=2)
     assert "the freeze 2, idle 2" in sentence(found, "unresolved: pairs of valid runs: ")
     assert "unresolved: pairs of valid runs: 2," in sentence(found, "The freeze (frozen ")
@@ -327,7 +327,7 @@ def test_options_that_do_not_go_together_are_refused(arguments: list[str], what:
         run_demo(parser.parse_args(arguments))
 
 
-def test_a_file_that_cannot_be_written_is_said_before(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported_before(tmp_path: Path) -> None:
     """Not after twenty minutes."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)

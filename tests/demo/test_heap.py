@@ -69,7 +69,7 @@ def test_the_prefix_cache_is_bounded_and_stays_a_tree() -> None:
         assert prefixes.match(prompt)[1] == len(prompt)
 
 
-def test_the_store_forgets_its_oldest() -> None:
+def test_the_store_drops_its_oldest() -> None:
     """It is bounded; a third goes at once."""
     store: cache.Store[int] = cache.Store(capacity=9)
     for number in range(10):

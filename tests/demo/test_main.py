@@ -45,7 +45,7 @@ def test_a_bad_value_is_an_error_that_names_the_option(arguments: list[str], nam
         main(options(*arguments))
 
 
-def test_a_file_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported_at_once(tmp_path: Path) -> None:
     """Not after two minutes of measuring."""
     with pytest.raises(TailwatchError, match="--json"):
         main(options("--json", str(tmp_path / "missing" / "file.json")))
@@ -93,7 +93,7 @@ def test_the_report_fits_a_hundred_columns(width: int, limit: int) -> None:
     assert "900/80/12345" in text and "12346 ms" in text and "\N{HORIZONTAL ELLIPSIS}" not in text
 
 
-def test_the_table_says_what_is_better_by_how_much() -> None:
+def test_the_table_shows_what_is_better_by_how_much() -> None:
     """All numbers and the factor between them; collections per generation of each arm."""
     text = printed(planted(pause=0.3, misses=12), planted(pause=0.03, misses=0))
 
@@ -110,7 +110,7 @@ def test_a_freeze_that_does_not_help_is_not_praised() -> None:
     assert "(10.0x higher)" in text and "lower" not in text
 
 
-def test_doubts_are_said() -> None:
+def test_doubts_are_printed() -> None:
     """A late client, unfinished requests, a busy machine, a window without a full collection: a sentence each."""
     clean = " ".join(printed(planted(pause=0.3, misses=1), planted(pause=0.03, misses=0)).split())
     left = planted(pause=0.3, misses=1, lag=0.2, full=0, others=0.8)

@@ -1,4 +1,4 @@
-"""Child processes of the demo: what is said when one of them fails, and that none is left behind."""
+"""Child processes of the demo: what is reported when one of them fails, and that none is left behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailwatch.demo import pipe
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module that children can import, with a main() that does what its first line says."""
+    """A module that children can import, with a main() that does what its first line asks."""
     source = """
 import sys
 from tailwatch.demo.pipe import ParentPipe
@@ -48,7 +48,7 @@ def test_a_crash_shows_the_end_of_stderr(module: str) -> None:
 
 
 def test_silence_is_an_error(module: str) -> None:
-    """A child that says nothing in time is given up, with a message."""
+    """A child without a word in time is given up, with a message."""
     with pipe.Child(module) as child, pytest.raises(pipe.ChildError, match="fell silent"):
         child.ask({"do": "hang"}, patience=0.2)
 

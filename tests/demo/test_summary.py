@@ -1,4 +1,4 @@
-"""What the demo's table is told of one arm's client."""
+"""What the demo's table gets of one arm's client."""
 
 from __future__ import annotations
 

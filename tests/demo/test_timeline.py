@@ -20,7 +20,7 @@ def stamps(first: float, gaps: list[float]) -> bytes:
 
 
 def test_gaps_and_pauses_are_on_one_clock() -> None:
-    """A gap is told by its end, a pause by its start, both less the start of the schedule."""
+    """A gap is given by its end, a pause by its start, both less the start of the schedule."""
     pause = {"start": 1002.52, "seconds": 0.28, "cause": "gc2"}
 
     found = timeline([stamps(1002.5, [0.01, 0.3, 0.01, 0.01])], 1_000_000_000_000, [pause], seed=1)
@@ -32,7 +32,7 @@ def test_gaps_and_pauses_are_on_one_clock() -> None:
 
 
 def test_every_slow_gap_is_kept_and_a_seeded_sample_of_the_others() -> None:
-    """The same seed gives the same sample; the counts say what it stands for."""
+    """The same seed gives the same sample; the counts are those of the whole."""
     gaps = [0.01] * 5_000 + [0.2] * 300
     random.Random(7).shuffle(gaps)
 
@@ -65,7 +65,7 @@ def test_an_arm_without_tokens_has_an_empty_timeline() -> None:
     assert (found["gaps"], found["pauses"], found["median"]) == ([], [], 0.0)
 
 
-def test_the_server_tells_the_pauses_of_its_window() -> None:
+def test_the_server_returns_the_pauses_of_its_window() -> None:
     """Those from the mark on, on the client's clock; short ones are left out."""
     pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")

@@ -65,7 +65,7 @@ def value_of(annotation: Any, texts: dict[int, str]) -> Any:
 
 
 class Decoder:
-    """Reads a file as the format's documentation says: names and the clock are states of a sequence."""
+    """Reads a file as in the format's documentation: names and the clock are states of a sequence."""
 
     def __init__(self, content: bytes) -> None:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos

@@ -1,4 +1,4 @@
-"""A small server's day in a second or two under one policy: what streams lost to the collector, what the doctor says.
+"""A small server's day in a second or two under one policy: what streams lost to the collector, what the doctor finds.
 
     python advice_workload.py POLICY          prints JSON
 
@@ -60,7 +60,7 @@ async def serve_all() -> None:
 
 
 def main(policy: str) -> None:
-    """Serve under it, and tell."""
+    """Serve under it, and print."""
     gc.set_threshold(*THRESHOLDS)
     living = scattered()
     watch = tailwatch.install(gc=policy)

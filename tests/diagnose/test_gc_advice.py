@@ -1,4 +1,4 @@
-"""Predictions from hand-made numbers, and what is said of a policy that is not what it should be."""
+"""Predictions from hand-made numbers, and what is found of a policy that is not what it should be."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_other_thresholds_mean_other_numbers_of_objects() -> None:
     ],
 )
 def test_where_nothing_is_to_be_advised_nothing_is(changed: dict[str, Any]) -> None:
-    """The policy is there already, nobody knows which is, or the freeze has yet to come."""
+    """The policy is there already, it is not known which one is, or the freeze has yet to come."""
     assert gc_advice.predict(snapshot(process(**changed)), version=V311) is None
 
 
@@ -107,14 +107,14 @@ def test_a_freeze_is_advised_where_slices_cannot_be_had() -> None:
 
 
 def test_what_remains_after_a_freeze_can_be_saved_too() -> None:
-    """With a heap that says what a full collection of it takes."""
+    """With a heap whose full collection takes this."""
     frozen = process(policy=policy(kind="freeze", freezes=2, unfrozen=90_000), paused=causes(gc0=0.05, gc2=0.09))
     saving = gc_advice.predict(snapshot(frozen, overlap=0.14 * 8), version=V311)
     assert saving is not None and saving.instead == "freeze" and saving.policy == "idle"
 
 
 def test_the_role_that_cost_most_is_meant() -> None:
-    """And processes that do not say what they do are what the context says."""
+    """And processes without a published policy have that of the context."""
     snap = snapshot(process("api"), process("engine", policy=policy(kind="unknown")), role="engine")
     assert gc_advice.predict(snap, version=V311) is None
     saving = gc_advice.predict(snap, policy="observe", version=V311)

@@ -31,10 +31,10 @@ OBSERVED = DiagnosisContext(gc_policy="observe", gc_enabled=True, python_version
 
 
 class Gaps(SimpleNamespace):
-    """A histogram that answers for what it was told."""
+    """A histogram with the percentiles that it was given."""
 
     def p(self, percent: float) -> float | None:
-        """The percentile as told; None when empty."""
+        """The percentile as given; None when empty."""
         return self.stored.get(percent) if self.count else None
 
 
@@ -54,7 +54,7 @@ def causes(**seconds: float) -> dict[str, float]:
 
 
 def process(**members: Any) -> SimpleNamespace:
-    """One that lives, and says nothing of its policy."""
+    """One that lives, and publishes no policy."""
     facts = {"lives": True, "collections": causes(), "policy": tailwatch.snapshots.Policy()}
     return SimpleNamespace(**{**facts, **members})
 
@@ -129,7 +129,7 @@ def found(snap: Any, context: DiagnosisContext = FROZEN) -> dict[str, Finding]:
 
 
 def test_nothing_is_an_answer() -> None:
-    """A healthy server gets one finding that says so with the numbers that were looked at."""
+    """A healthy server gets one finding, with the numbers that were looked at."""
     [finding] = doctor(snapshot(), FROZEN)
     assert (finding.rule, finding.severity, finding.title) == ("nothing", "info", "No problems found")
     for number in ("1003 finished requests", "100000 gaps", "p99 TTFT 200 ms", "p99 ITL 22 ms", "attainment 100.00%"):
@@ -172,15 +172,15 @@ def test_remarks_do_not_silence_nothing() -> None:
 
 
 def test_every_rule_is_documented_and_silent_on_a_healthy_server() -> None:
-    """Each rule is a function with a sentence of its own, and says nothing about healthy numbers."""
+    """Each rule is a function with a sentence of its own, and has no finding for healthy numbers."""
     assert len(set(RULES)) == len(RULES) >= 16
     for rule in RULES:
         assert rule.__doc__
         assert rule(snapshot(), FROZEN) is None
 
 
-def test_every_rule_can_speak_and_ends_in_advice() -> None:
-    """For each rule there is a snapshot here that makes it speak: none is dead."""
+def test_every_rule_can_fire_and_ends_in_advice() -> None:
+    """For each rule there is a snapshot here that makes it fire: none is dead."""
     every: dict[str, Finding] = {}
     for snap, context in SPEAKING:
         every.update(found(snap, context))
@@ -201,7 +201,7 @@ def test_gc_auto_gives_its_choice_the_reason_and_what_was_measured() -> None:
     assert all(part in finding.detail for part in ("collections made tokens wait", "freeze 1.3 ms", "idle 12 us"))
 
 
-def test_streams_that_nobody_bound_are_an_upper_bound_and_an_advice() -> None:
+def test_unbound_streams_are_an_upper_bound_and_an_advice() -> None:
     """Seconds of both phases, called a bound, and the three ways to bind."""
     by_source = {"unbound": {"ttft": causes(gc1=0.5), "itl": causes(gc2=2.0)}, "api": {"itl": causes(gc2=9.0)}}
     finding = found(snapshot(overlap_by_source=by_source))["unbound"]
@@ -242,7 +242,7 @@ def test_gc_tail_quotes_with_and_without() -> None:
     ],
 )
 def test_gc_advice_depends_on_the_policy(context: DiagnosisContext, advice: str) -> None:
-    """Nobody is told to switch on what is on; with the freeze done it says what remains."""
+    """No advice to switch on what is on; with the freeze done it names what remains."""
     assert found(paused_server(), context)["gc-tail"].advice.startswith(advice)
 
 
@@ -264,7 +264,7 @@ def test_rare_pauses_show_further_out() -> None:
 
 
 def test_gc_tail_needs_late_time() -> None:
-    """Overlap alone blames nobody: a pause inside the wait for the model delays no token."""
+    """Overlap alone is no cause: a pause inside the wait for the model delays no token."""
     snap = paused_server(delay_by_phase={"ttft": causes(), "itl": causes()})
     assert "gc-tail" not in found(snap)
 
@@ -305,7 +305,7 @@ def test_the_paused_process_is_named() -> None:
     assert "2 processes" in detail and "engine-0" in detail and "api-0" not in detail
 
 
-def test_who_paused_while_nobody_waited_is_not_named() -> None:
+def test_pauses_without_waiting_streams_are_not_named() -> None:
     """The longest pauses of the group may have cost no stream anything: what counts is whose pauses did."""
     engine = process(role="engine", name="engine-0", paused=causes(gc2=3.0))
     idle = process(role="api", name="api-0", paused=causes(gc2=30.0))
@@ -328,7 +328,7 @@ def test_what_mends_an_engine_is_done_there() -> None:
     assert found(snap)["gc-tail"].advice.startswith("tailwatch.freeze() in the engine process")
 
 
-def test_a_group_that_froze_is_not_told_to_freeze() -> None:
+def test_a_group_that_froze_is_not_advised_to_freeze() -> None:
     """From outside the policy is not known, but its pauses are seen."""
     frozen = process(role="api", name="api-0", paused=causes(gc2=3.0, gc_own=0.3))
     snap = paused_server(processes=[frozen])
@@ -370,8 +370,8 @@ SLOW_CLIENTS = snapshot(
 def late_upstream(of_gaps: float = 0.0, of_first: float = 0.0, /, **changed: Any) -> Any:
     """Tokens were not ready for so long, in streams that waited for some 2 100 s."""
     by_phase = {"itl": {"upstream": {"measured": of_gaps}}, "ttft": {"upstream": {"measured": of_first}}}
-    told: dict[str, Any] = {"delay": causes(upstream=of_gaps + of_first), "delays": {"api": by_phase}}
-    return snapshot(**{**told, **changed})
+    usual: dict[str, Any] = {"delay": causes(upstream=of_gaps + of_first), "delays": {"api": by_phase}}
+    return snapshot(**{**usual, **changed})
 
 
 UNEXPLAINED = snapshot(
@@ -411,7 +411,7 @@ def test_gc_before_the_first_token() -> None:
 
 
 def test_little_gc_before_the_first_token_is_no_finding() -> None:
-    """Under 5 % of the time to first token, and no part of its tail: nothing to say."""
+    """Under 5 % of the time to first token, and no part of its tail: no finding."""
     snap = snapshot(delay_by_phase={"ttft": causes(gc2=2.0), "itl": causes()})
     assert "gc-ttft" not in found(snap)
 
@@ -426,13 +426,13 @@ def test_gc_in_the_tail_of_the_first_token() -> None:
 
 
 def test_freeze_that_found_no_moment() -> None:
-    """It says why it was not done and how to do it."""
+    """It has why it was not done and how to do it."""
     finding = found(snapshot(in_flight=17), STUCK)["freeze-pending"]
     assert "17 are in flight now" in finding.detail
     assert finding.advice.startswith("tailwatch.freeze()")
 
 
-def test_gc_switched_off_by_somebody() -> None:
+def test_gc_switched_off() -> None:
     """gc.disable() and a threshold of 0 are the same to a heap."""
     assert "gc-disabled" in found(snapshot(), OFF)
     assert "gc-disabled" in found(snapshot(), DiagnosisContext(gc_enabled=True, thresholds=(0, 10, 10)))
@@ -442,7 +442,7 @@ def test_gc_switched_off_by_somebody() -> None:
 @pytest.mark.parametrize(("version", "named"), [((3, 12, 0), True), ((3, 11, 9), False), (None, False)])
 def test_long_young_collections(version: tuple[int, ...] | None, named: bool) -> None:
     """Wall time, of which no CPU time is known: a process without a CPU is as likely as the collector. What 3.12 does
-    is not told of another version, nor of one that is not known."""
+    is not given for another version, nor of one that is not known."""
     finding = found(LONG_YOUNG, DiagnosisContext(gc_policy="freeze", python_version=version))["long-generation-0"]
     assert "19 ms of wall time" in finding.title
     assert "longest pause took 19 ms" in finding.detail and "no CPU" in finding.detail
@@ -450,8 +450,8 @@ def test_long_young_collections(version: tuple[int, ...] | None, named: bool) ->
     assert (finding.severity, finding.lateness) == ("low", 0.36)
 
 
-def test_long_young_collections_that_delayed_nobody_are_no_finding() -> None:
-    """Pauses are told where they hit somebody."""
+def test_long_young_collections_that_delayed_no_stream_are_no_finding() -> None:
+    """Pauses are a finding where they hit a stream."""
     assert "long-generation-0" not in found(snapshot(gc=LONG_YOUNG.gc))
 
 
@@ -534,14 +534,14 @@ def test_what_comes_from_upstream_is_not_unexplained_too() -> None:
 
 
 def test_slow_clients_and_the_unexplained_share_the_tail() -> None:
-    """Each is told with its share of what the slowest gaps took beyond the typical."""
+    """Each is listed with its share of what the slowest gaps took beyond the typical."""
     assert found(SLOW_CLIENTS)["slow-clients"].detail.startswith("80% ")
     assert "80% " in found(UNEXPLAINED)["unexplained"].detail
     assert "model" in found(UNEXPLAINED)["unexplained"].detail
 
 
 def test_octaves_below_the_tail_do_not_count() -> None:
-    """Only octaves that reach p99 say what dominates it."""
+    """Only octaves that reach p99 show what dominates it."""
     snap = snapshot(
         itl=gaps(100_000, 0.02, 0.2, 0.3, 0.4),
         send_wait=gaps(50),
@@ -560,12 +560,12 @@ def test_attainment_below_the_one_asked_for() -> None:
 
 
 def test_attainment_of_few_requests_is_no_finding() -> None:
-    """Nineteen requests judge nobody."""
+    """Nineteen requests are no verdict."""
     assert "slo" not in found(snapshot(requests={"good": 10, "late": 9}, attainment=10 / 19))
 
 
 def test_attainment_without_windows() -> None:
-    """Where no bound was counted the finding says so."""
+    """Where no bound was counted the finding has that."""
     snap = snapshot(
         requests={"good": 900, "late": 100}, attainment=0.9, window=lambda window: SimpleNamespace(within={})
     )
@@ -583,7 +583,7 @@ def test_label_overflow_names_a_larger_number() -> None:
     ("reason", "severity"),
     [("differs", "high"), ("error", "low"), ("other", "low"), ("unsupported", "info"), ("shapes", "info")],
 )
-def test_fallbacks_of_fast_sse_are_told_by_shape(reason: str, severity: str) -> None:
+def test_fallbacks_of_fast_sse_are_listed_by_shape(reason: str, severity: str) -> None:
     """What the templates merely do not hold is a remark; a frame that differed, or one unknown, is more."""
     snap = snapshot(sse_fallbacks={("chat", reason): 3, ("text", "unsupported"): 1})
     finding = found(snap, DiagnosisContext(fast_sse=True))["fast-sse-fallback"]
@@ -593,7 +593,7 @@ def test_fallbacks_of_fast_sse_are_told_by_shape(reason: str, severity: str) -> 
 
 
 def test_a_frame_that_differed_was_perhaps_not_the_only_one() -> None:
-    """Nothing is claimed of those that were not compared; shapes that are learned are not said to end."""
+    """Nothing is claimed of those that were not compared; shapes that are learned are not reported as ending."""
     differs = found(snapshot(sse_fallbacks={("chat", "differs"): 1}))["fast-sse-fallback"]
     assert "up to 1023" in differs.detail and "may have been wrong" in differs.detail
     assert "no sse.accelerate()" in differs.advice
@@ -601,14 +601,14 @@ def test_a_frame_that_differed_was_perhaps_not_the_only_one() -> None:
     assert "those learned stay fast" in shapes.detail and "wrong" not in shapes.detail
 
 
-def test_without_fallbacks_there_is_nothing_to_say() -> None:
+def test_without_fallbacks_there_is_no_finding() -> None:
     """With the option or without."""
     for on in (True, False):
         assert "fast-sse-fallback" not in found(snapshot(), DiagnosisContext(fast_sse=on))
 
 
 @pytest.mark.parametrize("names", [("a.B", "c.d"), ()])
-def test_fast_sse_says_what_it_took_over(names: tuple[str, ...]) -> None:
+def test_fast_sse_lists_what_it_took_over(names: tuple[str, ...]) -> None:
     """By name, or that there was nothing."""
     finding = found(snapshot(), DiagnosisContext(fast_sse=True, accelerated=names))["fast-sse"]
     assert finding.severity == "info"
@@ -616,7 +616,7 @@ def test_fast_sse_says_what_it_took_over(names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("reason", [*tailwatch.snapshots.DROPS, "new_one"])
-def test_drops_are_told_with_what_mends_them(reason: str) -> None:
+def test_drops_are_listed_with_what_mends_them(reason: str) -> None:
     """Each reason, a future one too, has its advice."""
     finding = found(snapshot(drops={reason: 5, "zero": 0}))["drops"]
     assert finding.detail == f"Dropped and counted: {reason} 5."
@@ -652,7 +652,7 @@ def test_headline_explains_and_mends() -> None:
         ("gc1", "`install(app, gc_log_all=True)`"),
     ],
 )
-def test_the_freeze_is_promised_where_it_helps(cause: str, wanted: str) -> None:
+def test_the_freeze_is_advised_where_it_helps(cause: str, wanted: str) -> None:
     """Frozen objects are those of the oldest generation; what a request allocates never was frozen."""
     delay = {"ttft": causes(), "itl": causes(**{cause: 5.0})}
     snap = paused_server(delay_by_phase=delay)
@@ -670,7 +670,7 @@ def test_headline_when_frozen() -> None:
 
 
 def test_headline_without_blame() -> None:
-    """Where GC is not to blame, it says so; without gaps, that."""
+    """Where GC is not the cause, that; without gaps, that."""
     assert headline(snapshot()).startswith("p99 ITL 22 ms, 22 ms without")
     assert "generation" not in headline(snapshot()) and "`" not in headline(snapshot())
     assert headline(snapshot(itl=gaps())) == "no gaps between tokens yet"
@@ -786,7 +786,7 @@ def test_a_slow_gap_of_another_process_s_making() -> None:
 
 
 def test_a_slow_first_token() -> None:
-    """The wait before the app is told; what is not known is left out."""
+    """The wait before the app is shown; what is not known is left out."""
     line = format_slow(
         slow_gap(phase="ttft", typical=0.0, overlap=causes(), delay=causes(), accept=0.15, request_id="", trace_id="")
     )
@@ -832,7 +832,7 @@ def test_the_tail_as_a_table() -> None:
 
 
 def test_the_tail_of_first_tokens_has_nothing_unexplained() -> None:
-    """The model and its queue are most of such a wait: told as what is not split, never as the cause."""
+    """The model and its queue are most of such a wait: shown as what is not split, never as the cause."""
     paused = snapshot(tail={"ttft": [octave(0.5, delay={"gc2": 1.0}, unexplained=3.0)], "itl": []})
     _, header, _, sentence = format_tail(paused).splitlines()
     assert header.endswith("not split")
@@ -885,7 +885,7 @@ def saved(snap: Any) -> dict[str, Any]:
     "make", [snapshot, paused_server, lambda: TTFT_PAUSED, lambda: UNEXPLAINED, lambda: SLOW_CLIENTS]
 )
 def test_a_saved_snapshot_reads_the_same(make: Callable[[], Any]) -> None:
-    """Every rule says about a saved snapshot what it says about the live one."""
+    """Every rule finds in a saved snapshot what it finds in the live one."""
     live = make()
     again = from_dict(saved(live))
     assert doctor(again, FROZEN) == doctor(live, FROZEN)
@@ -949,7 +949,7 @@ def test_saved_slo_may_be_a_list() -> None:
     "damage", [lambda d: d.pop("itl"), lambda d: d.update(itl=3), lambda d: d.update(slowest=[{}])]
 )
 def test_something_else_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
-    """What is no saved snapshot is said to be none."""
+    """What is no saved snapshot is refused as none."""
     data = saved(snapshot())
     damage(data)
     with pytest.raises(TailwatchError, match="not a saved tailwatch snapshot"):
@@ -964,7 +964,7 @@ def test_the_context_can_be_saved_too() -> None:
 
 
 def test_a_real_snapshot_can_be_saved() -> None:
-    """What Snapshot.as_dict() writes is what from_dict() reads: the doctor says the same about both."""
+    """What Snapshot.as_dict() writes is what from_dict() reads: the doctor finds the same in both."""
     watch = tailwatch.install(role="engine", gc="off", slo="ttft<=1s,itl<=100ms@99%")
     try:
         start = 1_000_000_000_000
@@ -1034,7 +1034,7 @@ def engine_only(step: SimpleNamespace) -> Any:
 
 
 def with_policy(**changed: Any) -> Any:
-    """A server of two processes, one of which says this of its policy."""
+    """A server of two processes, one of which publishes this policy."""
     policy = tailwatch.snapshots.Policy(**changed)
     return snapshot(processes=[process(role="api", name="api-0", policy=policy, paused=causes(gc0=0.01))])
 
@@ -1095,7 +1095,7 @@ def test_the_headline_has_the_advice_of_the_findings() -> None:
 SOURCES = ("processes", "delay_by_source", "overlap_by_source")
 
 
-def test_an_engine_is_told_by_variable() -> None:
+def test_an_engine_is_configured_by_variable() -> None:
     """Its policy is not the app's."""
     engine = snapshot(
         processes=[SimpleNamespace(**{**vars(OBSERVING), "role": "engine", "name": "engine-0"})],
@@ -1108,7 +1108,7 @@ def test_an_engine_is_told_by_variable() -> None:
 
 
 def test_interference_is_listed_by_process() -> None:
-    """What was frozen blind is not known, and that is said; who only looks is not alarmed."""
+    """What was frozen blind is not known, and that is shown; a look alone is no alarm."""
     finding = found(BLIND)["gc-interference"]
     assert finding.severity == "medium" and "gc.collect() before gc.freeze()" in finding.advice
     assert "api-0: other code called gc.freeze() 2 times" in finding.detail
@@ -1281,7 +1281,7 @@ def test_what_explains_most_lateness_comes_first() -> None:
     ],
 )
 def test_advice_fits_how_the_server_was_started(started: str, advice: str) -> None:
-    """An argument of install(), a flag, or a variable; nobody is told to call install() who has not."""
+    """An argument of install(), a flag, or a variable; no advice to call install() where it was not called."""
     context = dataclasses.replace(OBSERVED, started=started)
     assert found(UNEXPLAINED, context)["unexplained"].advice.startswith(advice)
     for snap, other in SPEAKING:
@@ -1292,13 +1292,13 @@ def test_advice_fits_how_the_server_was_started(started: str, advice: str) -> No
     assert fit("install(app, routes=['/a'], gc='idle')", "run") == "tailwatch run --routes=/a --gc=idle"
 
 
-def test_a_fall_back_says_why() -> None:
+def test_a_fall_back_has_its_reason() -> None:
     """And what is done instead."""
     finding = found(FALLEN)["gc-fallback"]
     assert "disabled in api-0: its start-up self-test failed." in finding.detail
 
 
-def test_memory_limits_and_missing_moments_are_told() -> None:
+def test_memory_limits_and_missing_moments_are_reported() -> None:
     """How often, and the share."""
     assert "api-0: rss 4 times" in found(MET)["gc-memory-limit"].detail
     assert "95% of GC slices in api-0 ran while requests were waiting." in found(WAITING)["gc-idle-slots"].detail
@@ -1347,7 +1347,7 @@ def test_one_long_collection_of_an_engine_is_seen() -> None:
     assert "gc_log_all" in found.advice
 
 
-def test_host_gaps_are_told_where_they_show() -> None:
+def test_host_gaps_are_reported_where_they_show() -> None:
     """A tenth of an engine's time between steps, while requests waited."""
     step = engine_step(gap=gaps(9_999, 0.003, 0.009, 0.01, 0.02), gap_overlap=causes(gc1=0.04))
     found = next(finding for finding in doctor(engine_only(step), OBSERVED) if finding.rule == "host-gaps")

@@ -178,13 +178,13 @@ def test_a_saved_snapshot_is_diagnosed(system: str, package: Path, tmp_path: Pat
 REFUSED = """
 import contextlib, io, json
 from tailwatch import cli
-said = []
+refused = []
 for command in ("run", "top", "trace", "gc"):
     with contextlib.redirect_stderr(io.StringIO()) as err:
-        said.append([cli.main([command, "-x", "y"]), err.getvalue()])
+        refused.append([cli.main([command, "-x", "y"]), err.getvalue()])
 with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
     cli.main(["--help"])
-print(json.dumps([said, out.getvalue()]))
+print(json.dumps([refused, out.getvalue()]))
 """
 
 

@@ -40,7 +40,7 @@ blocks: list[Path] = []  # the file of a block that goes on until its file is go
 
 
 def foreign(phase: str, info: dict[str, int]) -> None:
-    """Somebody else's gc callback, which takes its time."""
+    """Another gc callback, which takes its time."""
     if phase == "stop":
         time.sleep(callback_seconds[-1])
         while blocks and blocks[-1].exists():
@@ -115,7 +115,7 @@ def scheduled() -> None:
 
 
 def engine(directory: str) -> None:
-    """Obeys line by line, and says when it has."""
+    """Carries out line by line, and reports each."""
     tailwatch.install(role="engine", dir=directory, gc="observe")
     for line in sys.stdin:
         do(line.strip())
@@ -179,7 +179,7 @@ async def plant(request: Request) -> Response:
 
 
 async def signal(request: Request) -> Response:
-    """What the server tells routers."""
+    """What the server publishes to routers."""
     return JSONResponse(dataclasses.asdict(tailwatch.load_signal()))
 
 

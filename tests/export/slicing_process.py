@@ -57,7 +57,7 @@ def main(directory: str, port: str) -> None:
     for _ in sys.stdin:
         make_slices(watch)
         exceed(watch)
-        gc.disable()  # by somebody else
+        gc.disable()  # by other code
         gc.enable()
         print("done", flush=True)
 

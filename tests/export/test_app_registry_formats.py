@@ -1,4 +1,4 @@
-"""The host's families say the same in protobuf as in OpenMetrics, whatever they are."""
+"""The host's families hold the same in protobuf as in OpenMetrics, whatever they are."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def written(given_families: Families) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @given(families())
-def test_both_formats_say_the_same(given_families: Families) -> None:
-    """Every sample that a parser finds in the text is in the messages, and no message says more."""
+def test_both_formats_hold_the_same(given_families: Families) -> None:
+    """Every sample that a parser finds in the text is in the messages, and no message has more."""
     text, proto = written(given_families)
     assert proto.keys() == {"jobs_total", "depth", "size", "wait", "app_info", "state"}
     found = {(name, labels): value for family in proto.values() for name, labels, value in samples(family)}

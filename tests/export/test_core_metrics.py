@@ -1,4 +1,4 @@
-"""One table of metrics: what Prometheus and OTLP each say of a metric is the same."""
+"""One table of metrics: Prometheus and OTLP have the same of each metric."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def rendered() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("metric", BOTH, ids=lambda metric: metric.prometheus)
-def test_both_say_the_same(metric: Metric, rendered: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_prometheus_and_otlp_agree(metric: Metric, rendered: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Description, unit, kind, and the value of each set of labels; what is 0 is not in OTLP."""
     family, otlp_metric = rendered[0][metric.prometheus], rendered[1].get(metric.otlp)
     assert (family.documentation, family.unit) == (metric.help, UNITS.get(metric.unit, ""))

@@ -151,7 +151,7 @@ def test_a_histogram_is_cumulative_and_ends_at_its_count(core: _hot.Core, openme
 
 
 def test_values_agree_with_the_snapshot(core: _hot.Core) -> None:
-    """What is exported is what tailwatch.snapshot() says."""
+    """What is exported is what tailwatch.snapshot() has."""
     for number in range(5):
         run_stream(core, f"m{number % 2}", "/v1", [10 + number, 5])
     snapshot = snapshots.take([core.address])

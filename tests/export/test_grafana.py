@@ -1,4 +1,4 @@
-"""The Grafana example on a real Prometheus: every panel's query, after a planted load, is what snapshot() says.
+"""The Grafana example on a real Prometheus: every panel's query, after a planted load, is what snapshot() has.
 
 A server of two processes does what it is asked to, and nothing by itself. One scrape falls before the load and one
 after it, with the snapshots on both sides of either equal; each range of a query is made the time between these two,
@@ -120,7 +120,7 @@ class Planted(Serving):
         self.finish()
 
     def snapshot(self) -> snapshots.Snapshot:
-        """As anybody on the machine may read it."""
+        """As any user of the machine may read it."""
         return snapshots.take_directory(self.directory)
 
     def get(self, path: str) -> str:
@@ -187,7 +187,7 @@ class Planted(Serving):
             thread.join(DEADLINE_SECONDS)
 
     def traced(self, model: str, path: str) -> None:
-        """A slow request that says which trace it belongs to."""
+        """A slow request with the trace that it belongs to."""
         self.ask(path, model=model, slow=1, headers={"traceparent": f"00-{TRACE_ID}-{'5' * 16}-01"})
 
     def stream_beside(self, doing: Callable[[], object], **query: object) -> None:
@@ -523,8 +523,8 @@ class Oracle:
         return amount / self.scene.seconds
 
     def quantile(self, q: float, histogram: snapshots.Histogram) -> Any:
-        """What histogram_quantile() is to say: of classic buckets exactly that, of native ones the true one but for the
-        width of a bucket."""
+        """What histogram_quantile() is to give: of classic buckets exactly that, of native ones the true one but for
+        the width of a bucket."""
         if not histogram.count:
             return math.nan
         if self.scene.native:

@@ -32,13 +32,13 @@ def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_the_files_are_what_the_script_writes() -> None:
-    """Whoever changes the description writes the dashboards again."""
+    """After a change of the description the dashboards are written again."""
     command = [sys.executable, str(FOLDER / "make_dashboards.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_script_says_what_differs(tmp_path: Path) -> None:
+def test_the_script_lists_what_differs(tmp_path: Path) -> None:
     """--check fails where a file is another, and writing mends it."""
     script = tmp_path / "make_dashboards.py"
     script.write_text((FOLDER / "make_dashboards.py").read_text())
@@ -93,7 +93,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def problems(value: Any) -> list[str]:
-    """The attributes of one of the model's objects that are not what the model says."""
+    """The attributes of one of the model's objects that are not in the model."""
     if not type(value).__module__.startswith("grafana_foundation_sdk"):
         return []
     hints = typing.get_type_hints(type(value))
@@ -135,7 +135,7 @@ def model() -> Model:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_grafana_knows_everything_that_is_said(model: Model, kind: str) -> None:
+def test_every_property_is_in_grafanas_model(model: Model, kind: str) -> None:
     """Every property is known to Grafana's model, of dashboard, variables, panels, their options and queries, and
     every value is of the type, or one of the names, that the model has for it."""
     assert model.check(read(kind)) == []
@@ -166,7 +166,7 @@ def test_the_check_sees_a_mistake(model: Model, path: tuple[Any, ...], value: An
     assert model.check(document)
 
 
-# ---- what no schema says ----
+# ---- what no schema has ----
 
 
 def skeleton(dashboard: dict[str, Any]) -> list[Any]:
@@ -209,7 +209,7 @@ def test_panels_stand_side_by_side(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_query_obeys_the_variables(kind: str) -> None:
+def test_every_query_uses_the_variables(kind: str) -> None:
     """Each selector names job and instance, those of requests model and route, and latencies ask for exemplars."""
     for panel in panels(read(kind)):
         for target in panel["targets"]:
@@ -222,7 +222,7 @@ def test_every_query_obeys_the_variables(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_metric_is_one_of_ours(kind: str) -> None:
-    """A name in a query is a family that we export, or what Prometheus itself says of a scrape."""
+    """A name in a query is a family that we export, or what Prometheus itself records of a scrape."""
     from tailwatch.export.prometheus.exposition import OWN_FAMILIES
 
     suffix = re.compile(r"_(total|info|bucket|sum|count)$")

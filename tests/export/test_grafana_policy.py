@@ -1,4 +1,4 @@
-"""The dashboards' row about the collector's policy, on a real Prometheus: its panels show what snapshot() says.
+"""The dashboards' row about the collector's policy, on a real Prometheus: its panels show what snapshot() has.
 
 As in test_grafana.py: a scrape before the load and one after it, each between two equal snapshots, and ranges that are
 the time between these two.

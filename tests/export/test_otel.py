@@ -1,4 +1,4 @@
-"""OTLP from a live process to real collectors, through the official exporters: what arrives is what snapshot() says."""
+"""OTLP from a live process to real collectors, through the official exporters: what arrives is what snapshot() has."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DELTA = sdk.AggregationTemporality.DELTA
 
 @pytest.fixture(autouse=True)
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever other tests have imported: the provider is nobody's engine."""
+    """Whatever other tests have imported: the provider is no engine's."""
     for name in otel_module._ENGINES:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
@@ -72,7 +72,7 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def collector(protocol: str) -> Iterator[Collector]:
-    """One that speaks it."""
+    """One for that protocol."""
     yield from running(protocol)
 
 
@@ -101,7 +101,7 @@ def points(metric: Any) -> Any:
 
 
 def numbers(metric: Any) -> list[Any]:
-    """All that a metric's points say, without when."""
+    """All that a metric's points hold, without the times."""
     taken = []
     for point in points(metric):
         if hasattr(point, "as_int"):
@@ -289,7 +289,7 @@ class OwnExporter(sdk.MetricExporter):  # type: ignore[misc, name-defined]
 
 @pytest.mark.parametrize("delta", [False, True])
 def test_an_exporter_of_the_users_is_given_objects(delta: bool) -> None:
-    """Metric by metric, or at once where they are differences; the official encoder reads them as our bytes say it."""
+    """Metric by metric, or at once where they are differences; the official encoder agrees with our bytes."""
     from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
     preferred = {Histogram: DELTA, ObservableCounter: DELTA} if delta else None
@@ -375,7 +375,7 @@ def test_a_bad_option_is_refused() -> None:
 
 
 def test_a_receiver_that_is_down_costs_nothing_but_resolution(http: HTTPCollector) -> None:
-    """Rounds of an hour fail: nothing is kept of them but a counter; the first that is taken tells all of it."""
+    """Rounds of an hour fail: nothing is kept of them but a counter; the first that is taken has all of it."""
     exporter = OwnExporter(preferred_temporality={Histogram: DELTA, ObservableCounter: DELTA})
     exporter.result = sdk.MetricExportResult.FAILURE
     watch = tailwatch.install(role="worker", gc="observe")
@@ -407,8 +407,9 @@ def test_a_receiver_that_is_down_costs_nothing_but_resolution(http: HTTPCollecto
     assert taken == {"failed": 60}
 
 
-def test_an_exporter_that_hangs_stops_nobody(http: HTTPCollector, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one goes on, the rounds left out are counted, and uninstall() waits for a bounded time and says so."""
+def test_an_exporter_that_hangs_stops_no_other(http: HTTPCollector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one goes on, the rounds left out are counted, and uninstall() waits for a bounded time and reports
+    it."""
     hanging = OwnExporter()
     hanging.hang = threading.Event()
     try:
@@ -426,7 +427,7 @@ def test_an_exporter_that_hangs_stops_nobody(http: HTTPCollector, monkeypatch: p
         hanging.hang.set()
 
 
-def test_uninstall_tells_the_last_numbers(monkeypatch: pytest.MonkeyPatch, http: HTTPCollector) -> None:
+def test_uninstall_sends_the_last_numbers(monkeypatch: pytest.MonkeyPatch, http: HTTPCollector) -> None:
     """What came after the last round is sent before the thread ends."""
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "3600000")
     variables(monkeypatch, http, "http/protobuf")
@@ -490,7 +491,7 @@ def test_one_process_of_a_group_exports_for_all(http: HTTPCollector) -> None:
         for each in workers:
             joined, notes = each.read()
             assert joined, notes
-        until(lambda: http.scopes() and gaps_exported(http.scopes()[-1][1]) == 12, "all gaps are told by one")
+        until(lambda: http.scopes() and gaps_exported(http.scopes()[-1][1]) == 12, "all gaps are exported by one")
         rounds = http.scopes()
         assert len({instance(resource) for resource, _ in rounds}) == 1 and instance(rounds[0][0])
         leaders = {service(resource) for resource, _ in rounds}
@@ -516,7 +517,7 @@ def test_one_process_of_a_group_exports_for_all(http: HTTPCollector) -> None:
 
 
 def test_a_fork_child_counts_from_zero_with_a_start_of_its_own(http: HTTPCollector) -> None:
-    """Without a group: the parent's requests are not told twice."""
+    """Without a group: the parent's requests are not exported twice."""
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": http.endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "100"}
     with worker(environment, "5", "fork") as process:
         process.read()
@@ -528,7 +529,7 @@ def test_a_fork_child_counts_from_zero_with_a_start_of_its_own(http: HTTPCollect
                     found.setdefault(attributes(point)["gen_ai.response.model"], set()).add(point.as_int)
             return found
 
-        until(lambda: set(models()) == {"m", "forked"}, "both tell their own")
+        until(lambda: set(models()) == {"m", "forked"}, "both export their own")
         assert models() == {"m": {5}, "forked": {3}}
         both = [found for _, found in http.scopes() if len(points(found.get("tailwatch.output_tokens", EMPTY_SUM))) > 1]
         assert not both
@@ -560,7 +561,7 @@ async def _generate(request: Request) -> StreamingResponse:
 def test_several_apps_of_one_process_are_one_stream_of_metrics(
     http: HTTPCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both apps' requests are told once, by one exporter."""
+    """Both apps' requests are sent once, by one exporter."""
     from starlette.testclient import TestClient
 
     variables(monkeypatch, http, "http/protobuf", OTEL_TRACES_EXPORTER="none")
@@ -589,7 +590,7 @@ def test_what_is_of_the_class_is_public() -> None:
 
 
 def test_uninstall_does_not_wait_for_a_receiver_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exporter would try again for a minute: it is told to stop, and the thread ends."""
+    """The exporter would try again for a minute: it is stopped, and the thread ends."""
     gone = HTTPCollector().start()
     variables(monkeypatch, gone, "http/protobuf", OTEL_TRACES_EXPORTER="none", OTEL_EXPORTER_OTLP_TIMEOUT="60")
     watch = tailwatch.install(role="worker", gc="observe")
@@ -602,7 +603,7 @@ def test_uninstall_does_not_wait_for_a_receiver_that_is_gone(monkeypatch: pytest
     assert push.join(DEADLINE_SECONDS), "not a minute"
 
 
-def test_a_short_life_is_told_as_it_ends(http: HTTPCollector) -> None:
+def test_a_short_life_is_exported_as_it_ends(http: HTTPCollector) -> None:
     """A process that ends before its first round, without uninstall(): its numbers are sent."""
     code = (
         "import tailwatch; tailwatch.install(role='w', gc='observe')\n"
@@ -615,7 +616,7 @@ def test_a_short_life_is_told_as_it_ends(http: HTTPCollector) -> None:
     assert (tokens.as_int, attributes(tokens)["gen_ai.response.model"]) == (3, "brief")
 
 
-def test_who_takes_over_tells_no_difference_twice() -> None:
+def test_a_new_exporter_sends_no_difference_twice() -> None:
     """Another process of the group has exported: the first difference begins with what comes from now on."""
     exporter = OwnExporter(preferred_temporality={Histogram: DELTA, ObservableCounter: DELTA})
     watch = tailwatch.install(role="worker", gc="observe")
@@ -638,7 +639,7 @@ def test_who_takes_over_tells_no_difference_twice() -> None:
     assert sum(point.value for point in taken["tailwatch.output_tokens"].data_points) == 15
 
 
-def test_who_takes_over_counts_its_own_rounds_from_its_own_start() -> None:
+def test_a_new_exporter_counts_its_own_rounds_from_its_own_start() -> None:
     """Sums with the start of the numbers, which another process's rounds have reached already, would go backwards."""
     exporter = OwnExporter()
     watch = tailwatch.install(role="worker", gc="observe")
@@ -662,7 +663,7 @@ def test_who_takes_over_counts_its_own_rounds_from_its_own_start() -> None:
     assert starts["tailwatch.requests"] < began <= starts["tailwatch.otel.exports"] == starts["tailwatch.otel.spans"]
 
 
-def test_processes_without_a_group_are_told_apart(http: HTTPCollector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_without_a_group_are_distinguished(http: HTTPCollector, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has a service.instance.id; one that the user gives stays."""
     variables(monkeypatch, http, "http/protobuf", OTEL_TRACES_EXPORTER="none")
     tailwatch.install(role="worker", gc="observe")
@@ -689,7 +690,7 @@ def test_hostile_names_arrive(http: HTTPCollector, monkeypatch: pytest.MonkeyPat
     assert points(found["tailwatch.label_overflow"])[0].as_int == watch.snapshot().label_overflow > 400
 
 
-def test_a_receiver_that_comes_back_is_told_all(
+def test_a_receiver_that_comes_back_gets_all(
     monkeypatch: pytest.MonkeyPatch, collector: Collector, protocol: str
 ) -> None:
     """Down, then up again on the same port: what came meanwhile arrives, with the rounds that failed."""
@@ -735,7 +736,7 @@ def test_the_apps_global_meter_provider_is_used(monkeypatch: pytest.MonkeyPatch,
         assert service(resource) == "theirs"
         check_equal(found, watch.snapshot())
         own = exporters[1]
-        until(lambda: own.given, "the other is told, too")
+        until(lambda: own.given, "the other gets it, too")
         assert own.given[0].resource_metrics[0].resource.attributes["service.name"] == "theirs"
         assert watch.otel is not None and len(watch.otel._pushes) == 2
         tailwatch.uninstall()
@@ -795,7 +796,7 @@ def test_rounds_that_are_left_out_are_counted_once_each() -> None:
 
 
 def test_an_official_exporter_without_a_seam_is_given_objects(http: HTTPCollector) -> None:
-    """One that splits its requests, or of a version that we do not know: slower, told, and right."""
+    """One that splits its requests, or of an unknown version: slower, reported, and right."""
     exporter = HTTPExporter(endpoint=f"{http.endpoint}/v1/metrics", max_export_batch_size=1000)
     watch = tailwatch.install(role="worker", gc="observe", otel=exporter)
     load()

@@ -1,4 +1,4 @@
-"""One span a request: the app's own one is told what was seen, or one is made; sampled, bounded, off the token path."""
+"""One span a request: what was seen is added to the app's own, or one is made; sampled, bounded, off the token path."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ def names(span: Any) -> list[str]:
     return [event.name for event in span.events]
 
 
-def check_told(span: Any) -> None:
-    """What every span of a request with tokens says."""
+def check_enriched(span: Any) -> None:
+    """What every span of a request with tokens has."""
     assert span.attributes["gen_ai.response.model"] == "m-1"
     assert span.attributes["gen_ai.operation.name"] == "chat"
     assert span.attributes["gen_ai.usage.output_tokens"] == 4
@@ -164,7 +164,7 @@ def test_a_span_is_made_where_the_app_makes_none(kept: InMemorySpanExporter, ins
     assert before - 50_000_000 <= span.start_time <= span.end_time <= time.time_ns()
     assert span.attributes["http.response.status_code"] == 200 and span.status.status_code is StatusCode.UNSET
     assert (span.attributes["server.address"], span.attributes["server.port"]) == ("testserver", 80)
-    check_told(span)
+    check_enriched(span)
 
 
 def test_the_instrumentations_server_span_is_enriched(kept: InMemorySpanExporter, installed: Any) -> None:
@@ -178,7 +178,7 @@ def test_the_instrumentations_server_span_is_enriched(kept: InMemorySpanExporter
         assert ask(app, **SAMPLED).status_code == 200
         span = one(kept)
         assert span.name.startswith("POST") and f"{span.context.trace_id:032x}" == TRACE
-        check_told(span)
+        check_enriched(span)
         others = [each for each in kept.get_finished_spans() if each is not span]
         assert not any(key.startswith("tailwatch.") for each in others for key in each.attributes)
     finally:
@@ -186,18 +186,18 @@ def test_the_instrumentations_server_span_is_enriched(kept: InMemorySpanExporter
 
 
 def test_fastapis_own_telemetry_is_enriched(kept: InMemorySpanExporter, installed: Any) -> None:
-    """Its SERVER span ends with the last chunk: it is told before."""
+    """Its SERVER span ends with the last chunk: it is enriched before."""
     pytest.importorskip("fastapi.telemetry", reason="pip install 'fastapi>=0.142'")
     provider = provide(kept)
     app = make_app(telemetry={"tracer_provider": provider, "metrics": False, "logs": False})
     installed(app)
     assert ask(app, **SAMPLED).status_code == 200
-    check_told(one(kept))
+    check_enriched(one(kept))
 
 
 @pytest.mark.parametrize("sampler", [ALWAYS_OFF, ParentBased(TraceIdRatioBased(1.0))])
 def test_samplers_and_parents_are_respected(kept: InMemorySpanExporter, installed: Any, sampler: Any) -> None:
-    """A sampler that says no, or a caller that was sampled out: no span."""
+    """A sampler that declines, or a caller that was sampled out: no span."""
     provide(kept, sampler=sampler)
     app = make_app()
     watch = installed(app)
@@ -277,8 +277,8 @@ def test_failures_have_a_type_and_a_status(kept: InMemorySpanExporter, installed
     assert span.attributes["error.type"] == "_OTHER" and "tailwatch.first_token" in names(span)
 
 
-def test_where_the_apps_span_ended_first_a_child_tells_the_rest(kept: InMemorySpanExporter, installed: Any) -> None:
-    """The app raises, its instrumentation ends its span, and then we hear of the end."""
+def test_where_the_apps_span_ended_first_a_child_has_the_rest(kept: InMemorySpanExporter, installed: Any) -> None:
+    """The app raises, its instrumentation ends its span, and then comes our end."""
     pytest.importorskip("fastapi.telemetry", reason="pip install 'fastapi>=0.142'")
     provider = provide(kept)
     app = make_app(telemetry={"tracer_provider": provider, "metrics": False, "logs": False, "operation_spans": False})
@@ -291,7 +291,7 @@ def test_where_the_apps_span_ended_first_a_child_tells_the_rest(kept: InMemorySp
 
 
 def test_streams_by_hand_have_spans(kept: InMemorySpanExporter, installed: Any) -> None:
-    """The current span is told, or one is made."""
+    """The current span is enriched, or one is made."""
     provide(kept)
     installed(None)
     with trace.get_tracer("app").start_as_current_span("mine"):
@@ -305,7 +305,7 @@ def test_streams_by_hand_have_spans(kept: InMemorySpanExporter, installed: Any) 
     assert mine.attributes["tailwatch.reason"] == "good"
     found = until(lambda: [span for span in kept.get_finished_spans() if span.kind is SpanKind.SERVER][1:], "two spans")
     named = kept.get_finished_spans()[1]
-    check_told(named)
+    check_enriched(named)
     assert mine.attributes["gen_ai.request.model"] == named.attributes["gen_ai.request.model"] == "m-1"
     assert "gen_ai.request.model" not in found[0].attributes
 
@@ -327,7 +327,7 @@ def test_the_models_name_that_a_gateway_read_is_the_requests(kept: InMemorySpanE
 
 
 def test_the_queue_is_bounded(installed: Any, monkeypatch: pytest.MonkeyPatch, kept: InMemorySpanExporter) -> None:
-    """A burst that nobody takes: what has no room is dropped, and counted."""
+    """A burst that is not taken: what has no room is dropped, and counted."""
     provide(kept)
     monkeypatch.setattr(spans, "QUEUE", 5)
     watch = installed(None)
@@ -339,10 +339,10 @@ def test_the_queue_is_bounded(installed: Any, monkeypatch: pytest.MonkeyPatch, k
     assert watch.snapshot().drops["span"] == 7
 
 
-def test_without_a_provider_spans_go_where_the_variables_say(
+def test_without_a_provider_spans_go_where_the_variables_point(
     http: HTTPCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A provider of ours, which nobody else sees, with the real exporter."""
+    """A provider of ours, which no other code sees, with the real exporter."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", http.endpoint)
     monkeypatch.setenv("OTEL_SERVICE_NAME", "svc")
     app = make_app()
@@ -377,7 +377,7 @@ def test_uninstall_leaves_the_apps_provider_as_it_was(kept: InMemorySpanExporter
     assert provider._active_span_processor._span_processors == before
 
 
-def test_a_processor_that_raises_harms_nobody(kept: InMemorySpanExporter, installed: Any) -> None:
+def test_a_processor_that_raises_does_no_harm(kept: InMemorySpanExporter, installed: Any) -> None:
     """What the app's tracing does wrong is counted, and the answer is whole."""
 
     class Broken(trace_sdk.SpanProcessor):  # type: ignore[misc, name-defined]
@@ -397,11 +397,11 @@ def test_nothing_is_made_per_token(kept: InMemorySpanExporter, installed: Any, m
     app = make_app()
     watch = installed(app)
     calls: list[str] = []
-    told = spans.Spans.ended
+    original = spans.Spans.ended
 
     def ended(self: Any, stream: Any, scope: Any) -> None:
         calls.append(stream.summary()[8])
-        told(self, stream, scope)
+        original(self, stream, scope)
 
     watch.core.on_request_end(lambda stream, scope: ended(watch.otel.spans, stream, scope))
     ask(app)
@@ -411,7 +411,7 @@ def test_nothing_is_made_per_token(kept: InMemorySpanExporter, installed: Any, m
 def test_what_the_batch_processor_has_no_room_for_is_counted(
     http: HTTPCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A receiver that does not answer: spans past the SDK's own bound are dropped before it, and told."""
+    """A receiver that does not answer: spans past the SDK's own bound are dropped before it, and counted."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", http.endpoint)
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "otlp")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
@@ -429,7 +429,7 @@ def test_what_the_batch_processor_has_no_room_for_is_counted(
     http.go_on.set()
 
 
-def test_spans_that_nobody_takes_hold_up_no_uninstall(monkeypatch: pytest.MonkeyPatch, installed: Any) -> None:
+def test_spans_that_are_not_taken_hold_up_no_uninstall(monkeypatch: pytest.MonkeyPatch, installed: Any) -> None:
     """What still runs when the wait is over is reported; what has only to wake up has ended."""
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
@@ -486,12 +486,12 @@ provider = TracerProvider(shutdown_on_exit=False)
 if sys.argv[1] == "app":
     trace.set_tracer_provider(provider)
 watch = tailwatch.install(role="engine", gc="observe", otel=Nowhere())
-if sys.argv[1] == "ours":  # as if the variables had said where spans go
+if sys.argv[1] == "ours":  # as if the variables had named where spans go
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
     provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
     watch.otel.spans._own_provider, watch.otel.spans._asked_fallback = provider, True
-told, tell = os.pipe()
+receiver, sender = os.pipe()
 child = os.fork()
 if child == 0:
     watch.otel.turn()
@@ -500,10 +500,10 @@ if child == 0:
     report = tailwatch.uninstall()
     left = len(provider._active_span_processor._span_processors) if sys.argv[1] == "app" else 0
     threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-    os.write(tell, json.dumps([report, left, threads]).encode())
+    os.write(sender, json.dumps([report, left, threads]).encode())
     os._exit(0)
 os.waitpid(child, 0)
-print(os.read(told, 65536).decode())
+print(os.read(receiver, 65536).decode())
 tailwatch.uninstall()
 """
 

@@ -97,7 +97,7 @@ def exponential_of(values: list[int], scale: int) -> Counter[int]:
 
 
 def check_exponential(point: Any, values: list[int], most: int = 160) -> None:
-    """A point tells of these values, exactly, in as fine buckets as there may be."""
+    """A point has these values, exactly, in as fine buckets as there may be."""
     assert point.count == len(values)
     assert point.sum == pytest.approx(sum(values) / 1e9, rel=1e-15)
     expected = exponential_of(values, point.scale)
@@ -110,7 +110,7 @@ def check_exponential(point: Any, values: list[int], most: int = 160) -> None:
 
 
 def check_explicit(point: Any, values: list[int], bounds: list[float]) -> None:
-    """A point tells of these values in the buckets of the conventions."""
+    """A point has these values in the buckets of the conventions."""
     assert list(point.explicit_bounds) == bounds
     edges = [round(bound * 1e9) for bound in bounds]
     counts = [sum(edge >= value for value in values) for edge in edges]
@@ -121,7 +121,7 @@ def check_explicit(point: Any, values: list[int], bounds: list[float]) -> None:
 
 
 def test_the_conventions_histograms_are_of_answered_requests_only() -> None:
-    """TTFT and TPOT of failed requests are not told; TPOT is (duration - TTFT) / (tokens - 1)."""
+    """TTFT and TPOT of failed requests are not exported; TPOT is (duration - TTFT) / (tokens - 1)."""
     one = core()
     request(one, [20 * MS, 40 * MS], ttft=30 * MS, tail=6 * MS)
     request(one, [20 * MS], ttft=90 * MS, end="fail")
@@ -216,7 +216,7 @@ def test_downscaling_is_exact(gaps: list[int], most: int) -> None:
     )
 )
 def test_differences_add_up_to_the_totals(rounds: list[list[tuple[str, list[int]]]]) -> None:
-    """Delta rounds of any requests sum to what one cumulative round says: counts, sums, buckets, counters."""
+    """Delta rounds of any requests sum to what one cumulative round has: counts, sums, buckets, counters."""
     one = core()
     rows: Counter[Any] = Counter()
     before = None
@@ -268,7 +268,7 @@ def test_any_name_is_readable(model: str, route: str, provider: str) -> None:
 
 
 def test_bytes_that_are_no_text_become_question_marks() -> None:
-    """A segment that somebody else has written may hold anything."""
+    """A segment that another process has written may hold anything."""
     import ctypes
 
     one = core()
@@ -301,7 +301,7 @@ def test_operations_of_routes(route: str, expected: str) -> None:
 
 
 def test_without_what_otlp_needs_nothing_is_made_up() -> None:
-    """A process that does not keep the answered requests apart tells no TTFT, and no failed durations."""
+    """A process that does not keep the answered requests apart exports no TTFT, and no failed durations."""
     one = core(served=False)
     request(one, [MS])
     request(one, [MS], end="fail")
@@ -332,7 +332,7 @@ def test_scope_resource_and_times() -> None:
     assert points(gaps)[0].time_unix_nano == now.taken_ns
 
 
-def test_what_the_exporter_did_is_told() -> None:
+def test_what_the_exporter_did_is_exported() -> None:
     """Rounds, spans and the longest hold; counters as differences where asked."""
     one = core()
     now = snapshots.take([one.address])
@@ -353,7 +353,7 @@ def pauses() -> Iterator[tuple[str, int]]:
 
 
 def test_pauses_by_cause_and_process() -> None:
-    """cpython.gc.* tell of each process by generation; a pass of our own is no collection."""
+    """cpython.gc.* are of each process by generation; a pass of our own is no collection."""
     one = core()
     one.policy_begin()
     time.sleep(0.001)
@@ -380,7 +380,7 @@ def test_pauses_by_cause_and_process() -> None:
     assert sum(point.as_int for point in points(found["cpython.gc.collections"])) == sum(counts.values())
 
 
-def test_the_policy_of_each_process_is_told() -> None:
+def test_the_policy_of_each_process_is_exported() -> None:
     """What it is, what it counted, and how large the heap is; what was not counted is not there."""
     one = core()
     kinds, modes = snapshots.POLICIES, snapshots.POLICY_MODES

@@ -97,7 +97,7 @@ def test_the_numbers_are_the_snapshots(watch: tailwatch.Watch) -> None:
     assert {row["request"] for row in served["slow"]} == {slow.request_id for slow in now.slowest}
 
 
-def test_every_name_of_the_docstring_is_told(watch: tailwatch.Watch) -> None:
+def test_every_name_of_the_docstring_is_there(watch: tailwatch.Watch) -> None:
     """And none that it does not name."""
     doc = page_module.__doc__ or ""
     served = data(watch.page)
@@ -125,7 +125,7 @@ def test_every_name_of_the_docstring_is_told(watch: tailwatch.Watch) -> None:
 
 
 def test_a_slow_gap_names_its_cause(watch: tailwatch.Watch) -> None:
-    """The planted collections are told with their request, and what they cost."""
+    """The planted collections are shown with their request, and what they cost."""
     planted = [row for row in data(watch.page)["slow"] if row["phase"] == "itl"]
     assert {row["request"] for row in planted} == {"r-0", "r-1", "r-2"}
     for row in planted:
@@ -276,7 +276,7 @@ def slow_gap(**changed: Any) -> snapshots.SlowGap:
     ],
 )
 def test_the_cause_is_where_most_of_the_time_went(changed: dict[str, Any], cause: str) -> None:
-    """Of a gap whose pauses were overwritten nobody says that it was the model."""
+    """A gap whose pauses were overwritten is not charged to the model."""
     causes = tuple(Cause(seconds, name, "measured", "api") for seconds, name in changed.pop("causes", ()))
     row = page_module._gap(slow_gap(**changed, causes=causes))
     assert row["cause"] == cause
@@ -284,7 +284,7 @@ def test_the_cause_is_where_most_of_the_time_went(changed: dict[str, Any], cause
     assert row["causes"] == [[each.seconds, each.cause, "measured", "api", ANY] for each in causes]
 
 
-def test_nothing_measured_yet_is_told_too() -> None:
+def test_nothing_measured_yet_is_shown_too() -> None:
     """Null where there is no number, and a sentence."""
     watch = tailwatch.install(role="api", gc="off", page=True)
     try:
@@ -298,7 +298,7 @@ def test_nothing_measured_yet_is_told_too() -> None:
 
 
 def test_ten_viewers_cost_as_much_as_one(watch: tailwatch.Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks within two seconds is told what the other was; each window is made once."""
+    """A request within two seconds gets what the last one got; each window is made once."""
     taken: list[float] = []
     snapshot = watch.snapshot
 
@@ -368,7 +368,7 @@ GUARDS = {
 @pytest.mark.parametrize("wanted", [False, True])
 @pytest.mark.parametrize("access", list(Access))
 def test_every_answer_is_guarded(watch: tailwatch.Watch, wanted: bool, access: Access) -> None:
-    """Whatever it says; no other origin is let in, and nothing is stored."""
+    """Whatever it sends; no other origin is let in, and nothing is stored."""
     reply = watch.page.reply(wanted, access, "", "")
     headers = named(reply)
     assert GUARDS.items() <= headers.items()
@@ -381,7 +381,7 @@ def test_every_answer_is_guarded(watch: tailwatch.Watch, wanted: bool, access: A
     assert ("www-authenticate" in headers) == (access is Access.TOKEN)
 
 
-def test_without_access_no_number_is_told(watch: tailwatch.Watch) -> None:
+def test_without_access_no_number_is_sent(watch: tailwatch.Watch) -> None:
     """What is shown instead is the same before anything was measured: the document asks for the token."""
     locked = b"".join(watch.page.reply(False, Access.TOKEN, "", "").parts)
     opened = b"".join(watch.page.reply(False, Access.GRANTED, "", "").parts)
@@ -418,7 +418,7 @@ def test_the_policy_names_what_stands_in_the_document_and_nothing_else(watch: ta
     assert "unsafe" not in policy and "http" not in policy
 
 
-def test_the_document_needs_nobody_else(watch: tailwatch.Watch) -> None:
+def test_the_document_needs_no_other_file(watch: tailwatch.Watch) -> None:
     """No address in it is fetched, no handler or style stands in an attribute; every mark was replaced."""
     text, _ = document(watch)
     markup = re.sub(r"<(script|style)>.*?</\1>|<!--.*?-->", "", text, flags=re.DOTALL)
@@ -451,7 +451,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_colours_can_be_told_from_what_is_behind_them() -> None:
+def test_colours_contrast_with_what_is_behind_them() -> None:
     """WCAG: text 4.5 to 1, marks 3 to 1, in both themes; the dark one is the same where the system asks for it."""
     style = files("tailwatch").joinpath("page", "page.css").read_text(encoding="utf-8")
     blocks = [
@@ -488,7 +488,7 @@ def test_a_fork_child_begins_anew(watch: tailwatch.Watch) -> None:
     assert watch.page._kept is not kept and not watch.page._in_flight
 
 
-# What snapshots tell it ------------------------------------------------------------------------------------
+# What snapshots give it -----------------------------------------------------------------------------------
 
 
 def test_bins_hold_every_sample_where_it_belongs(make_histogram: Callable[[list[int]], snapshots.Histogram]) -> None:
@@ -545,8 +545,8 @@ def test_by_second_adds_up_to_the_window(watch: tailwatch.Watch) -> None:
     assert snap.by_second(0) == [] and snap.by_second(10**9) == rows
 
 
-def test_load_is_told_in_whole_steps(watch: tailwatch.Watch) -> None:
-    """Each step once, however often it is asked; what is not over yet is not told."""
+def test_load_is_given_in_whole_steps(watch: tailwatch.Watch) -> None:
+    """Each step once, however often it is asked; what is not over yet is left out."""
 
     def whole() -> dict[str, Any] | None:
         """All three, once the daemon came by to see what was in flight."""

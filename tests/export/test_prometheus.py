@@ -136,7 +136,7 @@ def test_accept_decides_the_format(make: Callable[..., Exposition], accept: str,
 
 
 def test_gzip_is_used_when_it_is_accepted(make: Callable[..., Exposition]) -> None:
-    """The same bytes, compressed, and said so in the headers; never when refused."""
+    """The same bytes, compressed, and the headers have it; never when refused."""
     exposition = make(registry=False)
     plain = exposition.respond(PROMETHEUS_2, "identity, gzip;q=0")
     packed = exposition.respond(PROMETHEUS_2, "deflate, gzip;q=0.5")
@@ -484,7 +484,7 @@ def test_the_collector_gives_what_c_renders(
 
 
 def test_the_collector_can_be_asked_by_name(make: Callable[..., Exposition]) -> None:
-    """name[] works in a registry made for collectors without names, as the docstring says."""
+    """name[] works in a registry made for collectors without names, as in the docstring."""
     registry = CollectorRegistry(support_collectors_without_names=True)
     registry.register(Collector(make(registry=False)))
     text = generate_latest(registry.restricted_registry(["tailwatch_requests_in_flight"]))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes each of our formats, and what PromQL answers is what snapshot() says."""
+"""A real Prometheus scrapes each of our formats, and what PromQL answers is what snapshot() has."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_exemplars_arrive_with_native_histograms(native: Scraped) -> None:
 
 
 @needs["prometheus"]
-def test_the_target_is_up_and_of_the_types_we_say(native: Scraped) -> None:
+def test_the_target_is_up_and_has_our_types(native: Scraped) -> None:
     """Nothing of a protobuf scrape is refused."""
     value(native, "tailwatch_build_info")
     assert value(native, "up") == 1

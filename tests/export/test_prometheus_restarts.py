@@ -58,7 +58,7 @@ def workers() -> Iterator[list[Worker]]:
 
 
 def scrape(port: int) -> dict[str, Any]:
-    """The families, once somebody serves them."""
+    """The families, once a process serves them."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": ACCEPT})
 
     def answer() -> bytes:
@@ -72,7 +72,8 @@ def scrape(port: int) -> dict[str, Any]:
 
 
 def test_created_is_when_the_first_began(tmp_path: Path, workers: list[Worker]) -> None:
-    """Who comes later, or takes a dead one's place, changes it as little as who dies: all that was counted is there."""
+    """A process that comes later, or takes a dead one's place, changes it as little as one that dies: all that was
+    counted is there."""
     port, seen, created, began = free_port(), 0, set(), time.time()
     workers.append(Worker(tmp_path / "group", port))
     for turn in range(4):
@@ -97,7 +98,8 @@ def test_created_is_when_the_first_began(tmp_path: Path, workers: list[Worker]) 
     [pytest.param((), id="openmetrics", marks=pytest.mark.slow), pytest.param(("native-histograms",), id="native")],
 )
 def test_no_rate_is_negative_or_doubled(tmp_path: Path, workers: list[Worker], features: tuple[str, ...]) -> None:
-    """No counter of ours ever goes back, whoever dies between two scrapes, and at the end it is the true number."""
+    """No counter of ours ever goes back, whichever process dies between two scrapes, and at the end it is the true
+    number."""
     port, tokens = free_port(), 0
     prometheus = Prometheus(tmp_path, port, features, interval="200ms")
     try:

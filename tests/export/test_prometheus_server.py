@@ -58,7 +58,7 @@ def test_prometheus_scrapes_every_family(server: Prometheus) -> None:
     assert server.wait_for("up") == {"": 1.0}
     types = {name: entries[0]["type"] for name, entries in server.ask("metadata").items()}
     assert types["tailwatch_time_to_first_token_seconds"] == "histogram"
-    assert types["tailwatch_build"] == "info"  # only OpenMetrics says so: that is what was negotiated
+    assert types["tailwatch_build"] == "info"  # only OpenMetrics has it: that is what was negotiated
 
 
 @needs["prometheus"]

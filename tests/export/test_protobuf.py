@@ -75,7 +75,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
     ],
 )
 def test_the_best_of_what_is_asked_for_is_chosen(accept: str, expected: Format) -> None:
-    """By q-value, then the richest; only the one protobuf that there is; UTF-8 names only for who takes them."""
+    """By q-value, then the richest; only the one protobuf that there is; UTF-8 names only for those that take them."""
     assert choose(accept) == expected
 
 
@@ -140,7 +140,7 @@ def test_every_family_with_metrics_is_there(core: _hot.Core) -> None:
 
 
 def test_the_numbers_are_those_of_the_text(core: _hot.Core) -> None:
-    """Values, labels, counts, sums and cumulative buckets agree with what the other format says, bit for bit."""
+    """Values, labels, counts, sums and cumulative buckets agree with the other format, bit for bit."""
     chance = random.Random(4)
     for model in ("m", 'n"\\'):
         run_stream(core, model, [int(chance.lognormvariate(16, 2)) for _ in range(200)])
@@ -283,7 +283,7 @@ def test_without_the_option_there_are_none(core: _hot.Core) -> None:
 
 
 def test_a_span_around_the_caller_gives_the_trace(core: _hot.Core) -> None:
-    """Where no trace id was given; what asking raises concerns nobody."""
+    """Where no trace id was given; what asking raises is dropped."""
     core.exemplify(True, lambda: TRACE)
     run_stream(core, "m", [30 * MS])
     assert f'trace_id="{TRACE}"' in render(core, "openmetrics").decode()
@@ -336,7 +336,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
 
 
 class Clock(types.SimpleNamespace):
-    """Time that passes only where a test says so: of day, and of the thread's CPU."""
+    """Time that passes only where a test advances it: of day, and of the thread's CPU."""
 
     now = 1000.0
     cpu = 0.0
@@ -432,7 +432,7 @@ class Given:
         yield from self.families
 
 
-def test_what_only_openmetrics_knows_is_encoded(counted: Counted, registry: CollectorRegistry) -> None:
+def test_what_only_openmetrics_has_is_encoded(counted: Counted, registry: CollectorRegistry) -> None:
     """Exemplars, timestamps, gauge histograms, unknown types and native histograms of the host's."""
     counter = CounterMetricFamily("c", "C", labels=["a"])
     counter.add_metric(["1"], 1, created=5.5, timestamp=7.25, exemplar=Exemplar({"t": 'x"'}, 0.5, 3.25))
@@ -470,7 +470,7 @@ def test_what_only_openmetrics_knows_is_encoded(counted: Counted, registry: Coll
     ("accept", "name", "label"),
     [(PROMETHEUS_2_NATIVE, "http_time", "of_day"), (PROMETHEUS_3_NATIVE, "http.time", "of.day")],
 )
-def test_utf8_names_are_for_those_who_ask(
+def test_utf8_names_are_given_on_request(
     counted: Counted, registry: CollectorRegistry, accept: str, name: str, label: str
 ) -> None:
     """Others get underscores, as prometheus_client gives them."""
@@ -482,9 +482,7 @@ def test_utf8_names_are_for_those_who_ask(
 
 
 @pytest.mark.parametrize("accept", [a.split(",", 1)[1] for a in (PROMETHEUS_2_NATIVE, PROMETHEUS_3_NATIVE)])
-def test_utf8_names_in_text_are_quoted_for_those_who_ask(
-    counted: Counted, registry: CollectorRegistry, accept: str
-) -> None:
+def test_utf8_names_in_text_are_quoted_on_request(counted: Counted, registry: CollectorRegistry, accept: str) -> None:
     """In OpenMetrics as in protobuf; prometheus_client's own parser reads both."""
     family = GaugeMetricFamily("http.time", "T", labels=["of.day"])
     family.add_metric(["x"], 1)
@@ -611,7 +609,7 @@ def test_native_is_protobuf_alone(core: _hot.Core, registry: CollectorRegistry) 
 
 
 def test_protobuf_is_compressed_too(core: _hot.Core, registry: CollectorRegistry) -> None:
-    """The same families, and said so."""
+    """The same families, marked as such."""
     counted = Counted(core)
     response = counted.exposition.respond(PROMETHEUS_2_NATIVE, "gzip")
     assert response.encoding == "gzip" and response.content_type.endswith("encoding=delimited")

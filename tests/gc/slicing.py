@@ -1,4 +1,4 @@
-"""What the tests of the slicer have in common: one that knows the lists, old objects, whole rounds."""
+"""What the tests of the slicer have in common: one that can read the lists, old objects, whole rounds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ASKED = 5  # what a slice is made for
 
 
 def core() -> _hot.Core:
-    """One that nobody reads."""
+    """One that nothing reads."""
     return _hot.Core("api", 1, SLO, 0, lambda scope: "", lambda sent, stream: sent)
 
 
 def begin(of: _hot.Core | None = None) -> IdleGC:
-    """Its slicer knows the lists, and a heap that is frozen; automatic collections are off until `end`.
+    """Its slicer can read the lists, and a heap that is frozen; automatic collections are off until `end`.
 
     The heap of the test run itself is frozen first, as that of a server which froze before: no collection goes through
     its hundreds of thousands of objects.

@@ -104,6 +104,29 @@ def test_it_begins_at_a_moment_without_streams_or_half_a_minute_later(hook: GCHo
 
 
 @needs_slices
+def test_the_pause_of_the_change_is_no_cost_of_slices(hook: GCHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large frozen heap: slices begin with one walk over it, longer than the collections that they replace."""
+    ended: list[float] = []
+    engage = hook.engage_now
+
+    def engage_for_long() -> None:
+        engage()
+        ended.append(10 * LONG)
+
+    def read() -> list[float]:
+        found = ended + ([SHORT] if hook.idle_gc.engaged else [LONG])
+        ended.clear()
+        return found
+
+    monkeypatch.setattr(hook, "engage_now", engage_for_long)
+    clock = Clock(hook)
+    clock.auto = AutoPolicy(hook, read, lambda: True)
+    clock.run(4 * LEARNING_SECONDS)
+    assert (hook.policy, hook.reason) == ("idle", "collections")
+    assert clock.auto.measured["idle"] < WORTH_SECONDS
+
+
+@needs_slices
 def test_it_tries_again_where_collections_have_come_to_cost_more_than_slices_did(hook: GCHook) -> None:
     """A heap that grows: slices once cost as much as collections then, and twice that is exceeded before the retry."""
     clock = Clock(hook)

@@ -1,4 +1,4 @@
-"""Where idle-time collection is not possible that is said, with the reason, before anything is changed."""
+"""Where idle-time collection is not possible that is reported, with the reason, before anything is changed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_free_threaded_builds_are_refused(version: tuple[int, ...]) -> None:
     assert "free-threaded" in capabilities.refusal(version, free_threaded=True)
 
 
-def test_install_says_why_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_gives_the_reason_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """An OptionError that names the option, its source, the reason, and what works instead."""
     before = (list(gc.callbacks), gc.get_threshold(), gc.freeze)
     why = capabilities.refusal((3, 14, 2), free_threaded=False)

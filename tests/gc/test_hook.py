@@ -42,7 +42,7 @@ def collection(core: _hot.Core, generation: int, collected: int = 0, uncollectab
 
 
 def foreign(phase: str, info: dict[str, int]) -> None:
-    """Somebody else's callback."""
+    """Another's callback."""
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def hook(core: _hot.Core) -> Iterator[GCHook]:
 
 @pytest.fixture
 def other() -> Iterator[Callable[..., None]]:
-    """Somebody else's callback, in the list."""
+    """Another's callback, in the list."""
     gc.callbacks.append(foreign)
     yield foreign
     while foreign in gc.callbacks:
@@ -104,7 +104,7 @@ def calls(patch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_ours_stand_first_and_last(core: _hot.Core, other: Callable[..., None]) -> None:
-    """attach() puts one callable of ours before and one behind everybody's; detach() takes both out."""
+    """attach() puts one callable of ours before and one behind all others; detach() takes both out."""
     before = list(gc.callbacks)
     hook = GCHook(core, "observe")
     hook.attach()
@@ -195,7 +195,7 @@ def lost(hook: GCHook, core: _hot.Core) -> Iterator[_hot.Stream]:
     gc.callbacks[:] = before
 
 
-def test_a_pause_that_nobody_can_close_charges_no_stream(lost: _hot.Stream, core: _hot.Core) -> None:
+def test_a_pause_that_cannot_be_closed_charges_no_stream(lost: _hot.Stream, core: _hot.Core) -> None:
     """The next stamp sees it, forgets it, counts it once and books nothing."""
     time.sleep(0.001)
     lost.token()
@@ -343,7 +343,7 @@ def test_real_collections_are_counted_as_the_interpreter_counts(hook: GCHook, co
     assert 0 < seen.gc.cpu["gc2"] <= seen.paused["gc2"] * 1.5
 
 
-def test_slow_callbacks_of_others_are_told_apart(hook: GCHook, core: _hot.Core) -> None:
+def test_slow_callbacks_of_others_are_counted_apart(hook: GCHook, core: _hot.Core) -> None:
     """What others' callbacks take at both edges is part of the pause, and shown."""
 
     def slow(phase: str, info: dict[str, int]) -> None:
@@ -511,7 +511,7 @@ def test_the_freeze_collects_before_and_after(calls: list[str], core: _hot.Core)
 
 
 def test_the_freezes_of_others_are_seen_and_never_undone(calls: list[str], core: _hot.Core) -> None:
-    """They are counted, they happen, and detach() says why it leaves the heap frozen."""
+    """They are counted, they happen, and detach() returns why it leaves the heap frozen."""
     freeze = gc.freeze
     hook = GCHook(core, "freeze")
     hook.attach()
@@ -540,7 +540,7 @@ def test_what_was_frozen_before_stays_frozen(calls: list[str], core: _hot.Core, 
 def test_what_the_interpreter_froze_itself_is_nobodys(
     calls: list[str], core: _hot.Core, patch: pytest.MonkeyPatch
 ) -> None:
-    """CPython 3.12 starts with a few hundred frozen objects: uninstall() thaws all the same, and blames nobody."""
+    """CPython 3.12 starts with a few hundred frozen objects: uninstall() thaws all the same, and reports no freeze."""
     patch.setattr(gc, "get_freeze_count", lambda: 375)
     hook = GCHook(core, "freeze")
     hook.attach()
@@ -550,13 +550,13 @@ def test_what_the_interpreter_froze_itself_is_nobodys(
 
 
 def test_a_bare_interpreter_has_frozen_less_than_a_heap() -> None:
-    """What this version freezes at start is below the bound from which somebody else is held to have frozen."""
+    """What this version freezes at start is below the bound from which a freeze counts as external."""
     bare = subprocess.run([sys.executable, "-c", "import gc; print(gc.get_freeze_count())"], capture_output=True)
     assert int(bare.stdout) < hooks_gc.INTERPRETER_FROZEN
 
 
 def test_a_freeze_without_the_hook_is_reported(calls: list[str], core: _hot.Core) -> None:
-    """With gc="off" nobody watches the others, so the heap is left as it is, and that is said."""
+    """With gc="off" other code is not watched, so the heap is left as it is, and that is reported."""
     hook = GCHook(core, "off")
     hook.freeze()
     assert "stays frozen" in hook.detach()[0]
@@ -565,7 +565,7 @@ def test_a_freeze_without_the_hook_is_reported(calls: list[str], core: _hot.Core
 
 
 def test_a_wrapper_around_ours_stays(core: _hot.Core, patch: pytest.MonkeyPatch) -> None:
-    """Somebody who wrapped gc.freeze after us keeps his wrapper; ours inside it lets everything through."""
+    """Code that wrapped gc.freeze after us keeps its wrapper; ours inside it lets everything through."""
     frozen: list[str] = []
     patch.setattr(gc, "freeze", lambda: frozen.append("freeze"))
     hook = GCHook(core, "observe")
@@ -590,7 +590,7 @@ def test_the_watched_functions_look_like_the_originals(hook: GCHook) -> None:
 
 
 class Recorded(GCHook):
-    """Says when it would have frozen."""
+    """Records when it would have frozen."""
 
     def __init__(self, core: _hot.Core, policy: str = "freeze") -> None:
         super().__init__(core, policy)
@@ -625,7 +625,7 @@ def test_it_freezes_at_start_up_and_once_after_warm_up(recorded: Recorded, core:
 
 
 def test_without_a_start_up_the_first_idle_moment_serves(recorded: Recorded, core: _hot.Core) -> None:
-    """A process that never says it has started freezes when its first request has ended."""
+    """A process that never reports its start freezes when its first request has ended."""
     stamp_requests(core, 1)
     recorded.on_idle()
     stamp_requests(core, WARM_REQUESTS)
@@ -807,7 +807,7 @@ def test_the_unfrozen_heap_is_true_after_the_freeze_of_other_code_and_under_load
 def test_the_unfrozen_heap_is_what_a_full_collection_would_look_at() -> None:
     """By the collector's own books: near the objects that gc.get_objects() finds, and near none after a freeze."""
     core = make_core()
-    assert core.unfrozen is None  # nobody watches the collector
+    assert core.unfrozen is None  # the collector is not watched
     hook = GCHook(core, "observe")
     hook.attach()
     kept = [[number] for number in range(50_000)]

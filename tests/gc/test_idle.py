@@ -35,7 +35,7 @@ class Node:
 
 @pytest.fixture
 def slicer() -> Iterator[_hot.Slicer]:
-    """One that knows the lists, and a heap that is frozen; automatic collections are off."""
+    """One that can read the lists, and a heap that is frozen; automatic collections are off."""
     policy = begin()
     yield policy.slicer
     end(policy)
@@ -62,7 +62,7 @@ def slice_all(slicer: _hot.Slicer, budget: int = 500, slices: int = 200) -> int:
 
 
 def test_old_cycles_die_and_living_ones_do_not(slicer: _hot.Slicer) -> None:
-    """Of many aged cycles those that nobody holds are freed by slices, the others are untouched."""
+    """Of many aged cycles those that nothing holds are freed by slices, the others are untouched."""
     kept = [Node(number=number, parts=[{"a": [number]}]) for number in range(2000)]
     gone = [weakref.ref(kept.pop()) for _ in range(1000)]
     assert gone[0]() is not None
@@ -110,7 +110,7 @@ def test_everything_is_tracked_again(slicer: _hot.Slicer) -> None:
     assert len(kept) == 300
 
 
-def test_finalizers_run_once_as_the_collector_says(slicer: _hot.Slicer) -> None:
+def test_finalizers_run_once_as_with_the_collector(slicer: _hot.Slicer) -> None:
     """One that raises, one that brings its object back, one that starts a slice of its own."""
     ran: list[str] = []
     back: list[Any] = []
@@ -194,7 +194,7 @@ def test_what_runs_is_left_alone(slicer: _hot.Slicer) -> None:
 
 
 def test_a_task_s_cycle_dies(slicer: _hot.Slicer) -> None:
-    """An exception that holds its own traceback's frame, of a task that nobody holds any more."""
+    """An exception that holds its own traceback's frame, of a task that nothing holds any more."""
     gone: list[weakref.ref[Any]] = []
 
     async def fails() -> None:
@@ -225,7 +225,7 @@ def test_types_and_modules_lead_nowhere(slicer: _hot.Slicer) -> None:
     assert moved == 0
 
 
-def test_a_class_that_nobody_has_dies(slicer: _hot.Slicer) -> None:
+def test_a_class_without_references_is_freed(slicer: _hot.Slicer) -> None:
     """No closure goes through it, but it comes up as an old object itself, beside what it holds."""
     made = type("Made", (Node,), {})
     gone = weakref.ref(made)
@@ -298,8 +298,8 @@ def test_wrong_calls_raise(slicer: _hot.Slicer, call: Callable[[Any], object]) -
     assert slicer.slice(10) is not None
 
 
-def test_an_unknown_layout_is_not_believed() -> None:
-    """Other thresholds than the interpreter says, or an object that is in another list: no order, and no walk."""
+def test_an_unknown_layout_is_not_used() -> None:
+    """Other thresholds than the interpreter's, or an object that is in another list: no order, and no walk."""
     slicer = _hot.Slicer(core(), gc.collect)
     older: list[Any] = [[]]
     gc.collect(0), gc.collect(1)
@@ -376,7 +376,7 @@ class Full:
 
 
 def test_without_memory_to_remember_it_makes_whole_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another's freeze goes through, closures are followed no more, and it is said."""
+    """Another's freeze goes through, closures are followed no more, and it is reported."""
     warnings: list[str] = []
     hook = GCHook(core(), "idle", warnings.append)
     hook.attach()
@@ -450,7 +450,7 @@ class Blind:
 
 
 def test_a_round_that_finds_nothing_is_not_relied_upon() -> None:
-    """Slices that are told where to look work; a whole round does not: whole passes instead, and it is said."""
+    """Slices that are given where to look work; a whole round does not: whole passes instead, and it is reported."""
     warnings: list[str] = []
     hook = GCHook(core(), "idle", warnings.append)
     hook.attach()
@@ -484,7 +484,7 @@ def test_the_interpreter_s_collections_of_the_old_stay_away_while_slices_are_mad
         collections = gc.get_stats()[1]["collections"], gc.get_stats()[2]["collections"]
         kept = [[] for _ in range(2 * SAFETY_NET)]  # type: ignore[var-annotated]
         assert (gc.get_stats()[1]["collections"], gc.get_stats()[2]["collections"]) == collections
-        idle_gc._made_at -= 10.0  # nobody gave a moment since
+        idle_gc._made_at -= 10.0  # no moment was given since
         idle_gc.turn(lambda: True)
         assert gc.get_threshold()[1] - gc.get_count()[1] == before[1]
         assert len(kept) == 2 * SAFETY_NET
@@ -494,7 +494,7 @@ def test_the_interpreter_s_collections_of_the_old_stay_away_while_slices_are_mad
     assert gc.get_threshold() == before
 
 
-def test_thresholds_that_somebody_changed_are_told_and_stay() -> None:
+def test_changed_thresholds_are_reported_and_stay() -> None:
     """Each of the three, not the first alone."""
     before = gc.get_threshold()
     hook = GCHook(core(), "idle", pytest.fail)
@@ -512,7 +512,7 @@ def test_thresholds_that_somebody_changed_are_told_and_stay() -> None:
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_round_that_rests_for_long_holds_nothing(slicer: _hot.Slicer, waits: bool) -> None:
-    """Outside loops: the daemon brings it to its end where nobody waits, and gives it up where somebody does."""
+    """Outside loops: the daemon brings it to its end where nothing waits, and gives it up where something does."""
     policy = IdleGC(core(), pytest.fail)
     policy.slicer = slicer
     kept = [Node() for _ in range(5000)]
@@ -532,11 +532,11 @@ def test_a_round_that_rests_for_long_holds_nothing(slicer: _hot.Slicer, waits: b
     slicer.on = False
 
 
-FREEZE = gc.freeze  # as somebody had it who imported it before install()
+FREEZE = gc.freeze  # as code has it that imported it before install()
 
 
 def test_a_freeze_past_our_hook_is_seen() -> None:
-    """Whoever took gc.freeze before us: it is counted, and what it froze is known; nothing is seen twice."""
+    """By code that took gc.freeze before us: it is counted, and what it froze is known; nothing is seen twice."""
     hook = GCHook(core(), "idle", pytest.fail)
     hook.attach()
     try:
@@ -566,7 +566,7 @@ def test_a_freeze_past_our_hook_is_seen() -> None:
 
 
 def test_a_policy_adopted_after_the_freeze_is_engaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A door installed with freeze, and it froze; the code then asks for idle: at once where nobody waits, else
+    """A door installed with freeze, and it froze; the code then asks for idle: at once where nothing waits, else
     when the last stream has ended."""
     monkeypatch.setenv("TAILWATCH_GC", "freeze")
     for busy in (False, True):

@@ -155,8 +155,8 @@ def test_a_round_meets_collections_of_others(slicer: _hot.Slicer) -> None:
 
 
 @pytest.mark.parametrize("disturb", [gc.freeze, gc.collect])
-def test_a_round_that_somebody_freezes_under(slicer: _hot.Slicer, disturb: Callable[[], object]) -> None:
-    """A freeze by others, as the hook tells of it: the round begins again, and what is new is swept."""
+def test_an_external_freeze_inside_a_cycle(slicer: _hot.Slicer, disturb: Callable[[], object]) -> None:
+    """A freeze by others, as the hook reports it: the round begins again, and what is new is swept."""
     keep = [Node(4) for _ in range(500)]
     kept = old(keep)
     slicer.slice(SMALL)
@@ -188,7 +188,7 @@ def test_all_that_is_frozen_is_known(slicer: _hot.Slicer) -> None:
     assert len(kept) == 9_000
 
 
-def test_an_unfreeze_that_nobody_told_of(slicer: _hot.Slicer) -> None:
+def test_an_unfreeze_past_the_hook(slicer: _hot.Slicer) -> None:
     """Past our hook: what was known is forgotten, and what is frozen next is known."""
     kept = [Node() for _ in range(3_000)]
     slicer.freeze(gc.freeze)
@@ -311,7 +311,7 @@ def tenured(slicer: _hot.Slicer) -> Iterator[list[Any]]:
 def test_a_short_round_finds_what_grew_old_lately_and_leaves_the_rest_out(
     slicer: _hot.Slicer, tenured: list[Any]
 ) -> None:
-    """The dead of lately die in it, what lives does not, and nobody looks at the tenured or the frozen."""
+    """The dead of lately die in it, what lives does not, and nothing looks at the tenured or the frozen."""
     frozen, living = slicer.frozen, Node(20)
     for _ in range(20):
         gone = old([Node(20) for _ in range(30)])

@@ -30,11 +30,11 @@ OLD = 200_000  # objects: some hundreds of slices
 
 @pytest.fixture
 def slicer() -> Iterator[_hot.Slicer]:
-    """One that knows the lists, with an old heap to go through; automatic collections are off."""
+    """One that can read the lists, with an old heap to go through; automatic collections are off."""
     policy = begin()
     old = [[] for _ in range(OLD)]  # type: ignore[var-annotated]
     gc.collect()
-    while not policy.slicer.counts()["cycles"]:  # it knows how many there are
+    while not policy.slicer.counts()["cycles"]:  # it has counted how many there are
         policy.slicer.slice(100_000)
     policy.slicer.on = True
     yield policy.slicer
@@ -98,7 +98,7 @@ async def slices_between(slicer: _hot.Slicer) -> int:
 
 @pytest.mark.parametrize("new", LOOPS)
 def test_a_socket_registered_just_now_is_answered_within_a_slice(slicer: _hot.Slicer, new: New) -> None:
-    """libuv tells the kernel of it only as the wait begins: the slicer may not go on for long before that."""
+    """libuv passes it to the kernel only as the wait begins: the slicer may not go on for long before that."""
     loop = new()
 
     async def serve() -> list[int]:
@@ -115,7 +115,7 @@ def test_a_socket_registered_just_now_is_answered_within_a_slice(slicer: _hot.Sl
 
 
 class Recorded(selectors.EpollSelector):
-    """One that says with which timeouts it was asked."""
+    """One that records with which timeouts it was asked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,14 +153,14 @@ def test_the_young_do_not_pile_up_where_slices_were_delayed(slicer: _hot.Slicer)
     wait = slicer.select(selector)
     delayed = True
 
-    def somebody(phase: str, info: dict[str, int]) -> None:
+    def unlisted(phase: str, info: dict[str, int]) -> None:
         until = time.thread_time() + 0.01
         while delayed and time.thread_time() < until:
             pass
 
     kept = [[] for _ in range(60_000)]  # type: list[list[Any]]
     gc.collect()
-    gc.callbacks.append(somebody)
+    gc.callbacks.append(unlisted)
     young = []
     try:
         for turn in range(150):
@@ -170,7 +170,7 @@ def test_the_young_do_not_pile_up_where_slices_were_delayed(slicer: _hot.Slicer)
             young.append(len(gc.get_objects(generation=0)))
             wait(0.003)
     finally:
-        gc.callbacks.remove(somebody)
+        gc.callbacks.remove(unlisted)
     assert max(young[65:]) < 8_000
     selector.close()
 
@@ -197,8 +197,8 @@ def test_a_selector_is_asked_as_it_would_have_been(slicer: _hot.Slicer, timeout:
     other.close()
 
 
-def test_a_select_of_somebody_else_is_passed_through_and_put_back(slicer: _hot.Slicer) -> None:
-    """Who had put his own before us has it called, and has it again afterwards."""
+def test_an_earlier_select_is_passed_through_and_put_back(slicer: _hot.Slicer) -> None:
+    """One that was put there before us is called, and is there again afterwards."""
     loop = asyncio.new_event_loop()
     selector: Any = loop._selector  # type: ignore[attr-defined]
     asked = []
@@ -219,7 +219,7 @@ def test_a_select_of_somebody_else_is_passed_through_and_put_back(slicer: _hot.S
 
 
 class Engine(threading.Thread):
-    """Works in the interpreter until it is told to stop."""
+    """Works in the interpreter until it is stopped."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -281,8 +281,8 @@ def test_nothing_of_ours_stays_in_a_loop(leaves: Script, new: New, where: str) -
     assert left["after"] == left["before"] == []
 
 
-def test_a_wrapper_around_ours_stays_and_is_told() -> None:
-    """Who puts his own select() around ours keeps it: ours inside only passes on."""
+def test_a_wrapper_around_ours_stays_and_is_reported() -> None:
+    """A select() put around ours stays: ours inside only passes on."""
     loop: Any = asyncio.new_event_loop()
     watch = tailwatch.install(gc="idle")
     installed(loop, watch)

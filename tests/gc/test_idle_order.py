@@ -40,7 +40,7 @@ def slicer() -> Iterator[_hot.Slicer]:
 
 @pytest.fixture
 def hooked() -> Iterator[_hot.Slicer]:
-    """One that is told of collections, as it is where the policy is on."""
+    """One that is called for collections, as it is where the policy is on."""
     yield from beside_collections()
 
 
@@ -135,7 +135,7 @@ def test_chunks_are_tried_again(slicer: _hot.Slicer) -> None:
 
 @pytest.mark.parametrize("slices", [1, 5, 40, 80, 120, 150, 180, 185])
 def test_a_whole_collection_frees_what_is_held(hooked: _hot.Slicer, slices: int) -> None:
-    """Whoever asks for a collection finds everything dead gone after it, wherever the round is."""
+    """After a collection that was asked for everything dead is gone, wherever the round is."""
     gone = old(nodes := tangle())
     nodes.clear()
     hooked.round()
@@ -182,7 +182,7 @@ def test_what_comes_back_lives(slicer: _hot.Slicer) -> None:
 
 
 def test_what_is_cut_loose_in_the_midst(slicer: _hot.Slicer) -> None:
-    """What the search is to go on with loses all who held it."""
+    """What the search is to go on with loses all that held it."""
     gone = old(nodes := tangle())
     nodes.clear()
     until_held(slicer, 100)
@@ -313,7 +313,7 @@ def test_a_part_that_alone_holds_many_is_left_to_a_whole_pass(slicer: _hot.Slice
     assert alive(ring_gone) == 0
 
 
-def test_its_memory_is_told(slicer: _hot.Slicer) -> None:
+def test_its_memory_is_counted(slicer: _hot.Slicer) -> None:
     """What is held takes room, which is counted."""
     old(nodes := tangle())
     nodes.clear()

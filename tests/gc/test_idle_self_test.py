@@ -93,7 +93,7 @@ def fails_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_it_is_repeated_at_the_next_quiet_moments(
     host: Host, monkeypatch: pytest.MonkeyPatch, before_the_freeze: bool
 ) -> None:
-    """Before the freeze, too; and it is said once that slices are disabled."""
+    """Before the freeze, too; and it is reported once that slices are disabled."""
     made = fails_at(3, monkeypatch)
     host.hook.attach()
     if not before_the_freeze:
@@ -126,7 +126,7 @@ def test_it_is_not_repeated_for_ever(host: Host, monkeypatch: pytest.MonkeyPatch
         lambda patch: patch.setattr(idle, "KNOWN_LISTS", ()),
     ],
 )
-def test_what_no_thread_can_have_done_is_believed_at_once(
+def test_what_no_thread_can_have_done_fails_at_once(
     host: Host, monkeypatch: pytest.MonkeyPatch, harm: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     """A living structure that was taken apart, and a version whose lists are not known."""

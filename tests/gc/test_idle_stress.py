@@ -17,7 +17,7 @@ pytestmark = pytest.mark.stress
 Run = Callable[..., str]
 HAS_UVLOOP = importlib.util.find_spec("uvloop") is not None
 
-# Of each script: Node, a cycle; until() of tests/support; request(); say(), the last line.
+# Of each script: Node, a cycle; until() of tests/support; request(); emit(), the last line.
 COMMON = f"""
 import asyncio, gc, json, os, sys, threading, time, weakref
 sys.path.append({str(Path(waiting.__file__).parent)!r})
@@ -33,13 +33,13 @@ def request():
     with tailwatch.stream(model="m") as stream:
         stream.token()
 
-def say(**found):
+def emit(**found):
     print(json.dumps(found))
 """
 
 
 def found_by(run_script: Run, script: str, *arguments: str, **environment: Any) -> dict[str, Any]:
-    """What a script said, after COMMON."""
+    """What a script printed, after COMMON."""
     answer: dict[str, Any] = json.loads(run_script(COMMON + script, *arguments, **environment).splitlines()[-1])
     return answer
 
@@ -74,9 +74,9 @@ async def flood():
 
 turns = asyncio.run(flood())
 status = tailwatch.gc_status()
-say(met=status.memory_limits["objects"], slices=status.slices["memory_limit"],
+emit(met=status.memory_limits["objects"], slices=status.slices["memory_limit"],
     collections=status.collections["memory_limit"],
-    said=[each for each in warnings if "is exceeded" in each], report=tailwatch.uninstall())
+    warned=[each for each in warnings if "is exceeded" in each], report=tailwatch.uninstall())
 """
 
 
@@ -86,7 +86,7 @@ def test_a_flood_under_saturation_meets_the_memory_limit(run_script: Run) -> Non
     found = found_by(run_script, FLOOD)
     assert found["met"] >= 1
     assert found["slices"] + found["collections"] > 0
-    assert len(found["said"]) == found["met"]
+    assert len(found["warned"]) == found["met"]
     assert found["report"] == []
 
 
@@ -103,11 +103,11 @@ until(lambda: tailwatch.gc_status().collections["memory_limit"])  # no idle slot
 until(lambda: all(each() is None for each in gone))
 stream.close()
 status = tailwatch.gc_status()
-say(met=status.memory_limits, collections=tailwatch.snapshot().paused["gc_own"] > 0)
+emit(met=status.memory_limits, collections=tailwatch.snapshot().paused["gc_own"] > 0)
 """
 
 
-def test_where_nobody_has_a_moment_the_daemon_keeps_the_memory_limit(run_script: Run) -> None:
+def test_without_idle_slots_the_daemon_keeps_the_memory_limit(run_script: Run) -> None:
     """A thread that streams without end, and no loop: a whole pass is made all the same, as a pause of ours."""
     found = found_by(run_script, NO_MOMENT)
     assert found["met"]["objects"] >= 1 and found["met"]["rss"] == 0
@@ -127,7 +127,7 @@ for _ in range(12):
     del node
 until(lambda: tailwatch.gc_status().memory_limits["rss"])
 until(lambda: watch.gc.idle_gc.memory_limit.resident() - watch.gc.idle_gc.memory_limit.base < 30_000_000)
-say(met=tailwatch.gc_status().memory_limits, left=sum(isinstance(each, Heavy) for each in gc.get_objects()))
+emit(met=tailwatch.gc_status().memory_limits, left=sum(isinstance(each, Heavy) for each in gc.get_objects()))
 """
 
 
@@ -159,12 +159,12 @@ gone = weakref.ref(Node())
 kept = [[] for _ in range(1500)]
 until(lambda: gone() is None)
 status = tailwatch.gc_status()
-say(slices=status.slices, automatic=status.collections["automatic"] - before)
+emit(slices=status.slices, automatic=status.collections["automatic"] - before)
 """
 
 
 def test_plain_threads_are_given_moments_by_the_daemon(run_script: Run) -> None:
-    """After the last request nobody calls us: the daemon sees that nothing is in flight."""
+    """After the last request nothing calls us: the daemon sees that nothing is in flight."""
     found = found_by(run_script, THREADS)
     assert found["slices"]["idle"] >= 1
     assert found["automatic"] == 0
@@ -180,15 +180,15 @@ while gone() is not None and time.monotonic() < deadline:
         nodes = [Node() for _ in range(100)]
         time.sleep(0.01)
 status = tailwatch.gc_status()
-say(slices=status.slices, dead=gone() is None, said=[note for note in watch.notes if "no idle slot" in note])
+emit(slices=status.slices, dead=gone() is None, warned=[note for note in watch.notes if "no idle slot" in note])
 """
 
 
 def test_an_engine_that_steps_uses_their_ends(run_script: Run) -> None:
-    """And says nothing of missing moments."""
+    """And reports no missing moments."""
     found = found_by(run_script, ENGINE)
     assert found["dead"] and found["slices"]["step"] >= 1
-    assert found["said"] == []
+    assert found["warned"] == []
 
 
 NEITHER = """
@@ -199,15 +199,15 @@ until(lambda: [note for note in watch.notes if "no idle slot is found" in note])
 slices = {name: n for name, n in tailwatch.gc_status().slices.items() if name != "requested"}
 kept += [Node() for _ in range(110_000)]
 status = tailwatch.gc_status()
-say(slices=sum(slices.values()), automatic=status.collections["automatic"],
-    said=len([note for note in watch.notes if "no idle slot is found" in note]))
+emit(slices=sum(slices.values()), automatic=status.collections["automatic"],
+    warned=len([note for note in watch.notes if "no idle slot is found" in note]))
 """
 
 
-def test_a_process_with_neither_has_the_safety_net_and_says_so(run_script: Run) -> None:
+def test_a_process_with_neither_has_the_safety_net_and_reports_it(run_script: Run) -> None:
     """No request, no step, no loop: it must not be taken for idle; the interpreter collects, far away."""
     found = found_by(run_script, NEITHER)
-    assert (found["slices"], found["said"]) == (0, 1)
+    assert (found["slices"], found["warned"]) == (0, 1)
     assert found["automatic"] >= 1
 
 
@@ -242,7 +242,7 @@ with tailwatch.stream(model="m"):
     timed_out = refused(timeout=0.05)
 still_frozen = gone() is not None
 at_once, still, unfrozen = asyncio.run(in_a_loop())
-say(frozen=frozen, timed_out=timed_out, still_frozen=still_frozen, at_once=at_once, still=still, unfrozen=unfrozen,
+emit(frozen=frozen, timed_out=timed_out, still_frozen=still_frozen, at_once=at_once, still=still, unfrozen=unfrozen,
     gone=gone() is None, known=tailwatch.gc_status().frozen, report=tailwatch.uninstall())
 """
 
@@ -258,7 +258,7 @@ def test_freezing_again_waits_for_silence_or_refuses(run_script: Run) -> None:
     assert found["report"] == []
 
 
-# ---- others who freeze ----
+# ---- freezes by others ----
 
 FOREIGN = """
 before = [Node(part=[]) for _ in range(5000)]
@@ -293,7 +293,7 @@ if sys.argv[1] == "after":
     dead = gone() is None
 else:
     forgotten, dead = 0, True
-say(known=known, frozen=frozen, moved=moved, calls=status.interference, forgotten=forgotten, dead=dead,
+emit(known=known, frozen=frozen, moved=moved, calls=status.interference, forgotten=forgotten, dead=dead,
     interference=[each for each in status.sentences if "freeze" in each], report=tailwatch.uninstall())
 """
 
@@ -364,7 +364,7 @@ until(lambda: gone() is None)
 snap = tailwatch.snapshot()
 slices = tailwatch.gc_status().slices
 before_us = (700, 10, 10) if sys.version_info < (3, 13) else (2000, 10, 10)
-say(errors=errors, internal={name: n for name, n in snap.errors.items() if n and name != "gc_hook"}, slices=slices,
+emit(errors=errors, internal={name: n for name, n in snap.errors.items() if n and name != "gc_hook"}, slices=slices,
     report=tailwatch.uninstall(), callbacks=len([each for each in gc.callbacks if each is not foreign]),
     thresholds=gc.get_threshold() == before_us, enabled=gc.isenabled())
 """
@@ -428,7 +428,7 @@ os.close(write)
 text = os.fdopen(read).read()
 assert os.waitpid(pid, 0)[1] == 0
 slices = sum(tailwatch.gc_status().slices.values())
-say(child=json.loads(text), slices=slices, report=tailwatch.uninstall())
+emit(child=json.loads(text), slices=slices, report=tailwatch.uninstall())
 """
 
 
@@ -494,7 +494,7 @@ elif how == "exit in a task":
         sys.exit(0)
     asyncio.run(leave())
 Last()
-say(done=True)
+emit(done=True)
 """
 
 
@@ -552,7 +552,7 @@ gc.disable()
 tailwatch.install(gc="idle")
 tailwatch.freeze()
 reports += tailwatch.uninstall()
-say(reports=reports, enabled=gc.isenabled())
+emit(reports=reports, enabled=gc.isenabled())
 """
 
 
@@ -615,7 +615,7 @@ async def run():
 
 base, most, end = asyncio.run(run())
 status = tailwatch.gc_status()
-say(base=base[0], most=most, end=end[0], nodes=end[1], slices=sum(status.slices.values()),
+emit(base=base[0], most=most, end=end[0], nodes=end[1], slices=sum(status.slices.values()),
     automatic=status.collections["automatic"] - before, errors=sum(tailwatch.snapshot().errors.values()),
     report=tailwatch.uninstall())
 """

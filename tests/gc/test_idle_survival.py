@@ -99,7 +99,7 @@ def test_without_memory_it_frees_less_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("number", [200, 10_000])
-def test_what_is_being_built_is_held_by_nobody_else(slicer: _hot.Slicer, number: int) -> None:
+def test_what_is_being_built_has_no_other_holder(slicer: _hot.Slicer, number: int) -> None:
     """C code makes a tuple longer, or fills a frozen set, only while it alone holds it."""
     api = ctypes.pythonapi
     new, resize = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t)(("PyTuple_New", api)), api._PyTuple_Resize
@@ -143,7 +143,7 @@ def test_tuples_in_use_do_not_stop_a_round(slicer: _hot.Slicer, kind: Callable[.
 
 
 def test_iterators_that_use_their_tuple_again(slicer: _hot.Slicer) -> None:
-    """zip(), enumerate() and dict.items() give a new one where somebody holds the last; what they give is right."""
+    """zip(), enumerate() and dict.items() give a new one where the last is held; what they give is right."""
     things = [Node() for _ in range(3000)]
     by_number = dict(enumerate(things))
     iterators = [zip(things, things, strict=True), enumerate(things), iter(by_number.items())]
@@ -280,8 +280,8 @@ def test_addresses_that_are_used_again_within_a_round(slicer: _hot.Slicer) -> No
         assert len(filled) == turn % 90
 
 
-def test_a_freeze_that_nobody_told_of(slicer: _hot.Slicer) -> None:
-    """By who had gc.freeze before it was watched: the walk does not go on in what is frozen now."""
+def test_a_freeze_past_the_hook(slicer: _hot.Slicer) -> None:
+    """By code that had gc.freeze before it was watched: the walk does not go on in what is frozen now."""
     nodes = [Node() for _ in range(3000)]
     gone = old(nodes)
     nodes.clear()
@@ -412,7 +412,7 @@ def test_a_fork_in_the_midst_of_a_slice() -> None:
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr[-2000:]
 
 
-def test_its_memory_is_told() -> None:
+def test_its_memory_is_counted() -> None:
     """tailwatch_memory_bytes has what the slicer keeps, beside the segment."""
     of = core()
     policy = begin(of)

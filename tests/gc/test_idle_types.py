@@ -1,4 +1,4 @@
-"""Types that tell the collector little, or oddly; objects that untrack themselves; finalizers of all kinds.
+"""Types that show the collector little, or oddly; objects that untrack themselves; finalizers of all kinds.
 
 What dies in a few rounds of the slicer is what as many gc.collect() free of a structure made in the same way.
 """
@@ -61,7 +61,7 @@ def slicer() -> Iterator[_hot.Slicer]:
 
 @pytest.fixture
 def hooked() -> Iterator[_hot.Slicer]:
-    """One that is told of collections, as it is where the policy is on."""
+    """One that is called for collections, as it is where the policy is on."""
     yield from beside_collections()
 
 
@@ -73,7 +73,7 @@ class Node:
         self.to = list(to)
 
 
-# ---- what they tell ----
+# ---- what they show ----
 
 
 def itself(odd: Any, of: Any) -> list[Any]:
@@ -159,7 +159,7 @@ def held_by(made: list[Any]) -> list[list[int]]:
 
 
 def clean(odd: Any) -> None:
-    """What nobody could free is taken apart."""
+    """What nothing could free is taken apart."""
     types = {getattr(odd, name) for name in TYPES}
     gc.garbage.clear()
     for each in gc.get_objects():
@@ -169,7 +169,7 @@ def clean(odd: Any) -> None:
 
 
 def fates(odd: Any, make: Callable[[], list[list[Any]]], free: Callable[[], object]) -> tuple[Any, ...]:
-    """Of what was made, and is dead: who is left to its weak reference, how many are left, and what is garbage."""
+    """Of what was made, and is dead: what is left to its weak reference, how many are left, and what is garbage."""
     before, garbage = odd.living(), len(gc.garbage)
     gone = [old(each) for each in make()]
     free()
@@ -231,7 +231,7 @@ def test_the_living_stay_as_they_are(odd: Any, slicer: _hot.Slicer, name: str, b
 
 
 def test_what_an_object_hides_lives(odd: Any, slicer: _hot.Slicer) -> None:
-    """Held by a dead one that does not say so: as long as that one is there, and no longer."""
+    """Held by a dead one that does not show it: as long as that one is there, and no longer."""
     blind, half = odd.Blind(Node()), odd.Half(Node(), Node())
     owner = Node(half)
     hidden = old([*blind.items(), *half.items(), half, owner])
@@ -538,7 +538,7 @@ def test_however_it_hangs_together_all_end_before_any_is_cleared(slicer: _hot.Sl
 
 
 def test_finalizers_raise(slicer: _hot.Slicer) -> None:
-    """Each is told of once, as by the collector; its object dies, and so does what is beside it."""
+    """Each is reported once, as by the collector; its object dies, and so does what is beside it."""
 
     class Raises(Node):
         def __del__(self) -> None:

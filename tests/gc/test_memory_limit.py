@@ -1,4 +1,4 @@
-"""The memory limit: what it may say, and what is done at it, in virtual time."""
+"""The memory limit: what it may be, and what is done at it, in virtual time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MB = 10**6
         ("objects=1000", MemoryLimit(objects=1000)),
     ],
 )
-def test_what_it_may_say(text: str, memory_limit: MemoryLimit) -> None:
+def test_what_a_memory_limit_may_be(text: str, memory_limit: MemoryLimit) -> None:
     """Each bound alone or both, in any case; what it prints means the same again."""
     assert MemoryLimit.parse(text) == memory_limit
     assert MemoryLimit.parse(str(memory_limit)) == memory_limit
@@ -89,7 +89,7 @@ def test_it_is_an_option() -> None:
 
 
 class Process:
-    """One whose memory and objects are said, and which does what it is forced to when told."""
+    """One whose memory and objects are given, and which does what it is forced to on call."""
 
     def __init__(self, memory_limit: str, *, slices: bool = True) -> None:
         self.rss = self.objects = 0
@@ -147,7 +147,7 @@ def test_slices_bring_it_down() -> None:
 
 @pytest.mark.parametrize("settled", [True, False])
 def test_a_whole_pass_where_slices_do_not(settled: bool) -> None:
-    """Once they are through, or after some seconds; made by whoever has the next moment."""
+    """Once they are through, or after some seconds; made in the next moment, wherever that is."""
     process = Process("objects=1000")
     process.objects, process.settled = 2000, settled
     process.watch.look(1.0)
@@ -161,7 +161,7 @@ def test_a_whole_pass_where_slices_do_not(settled: bool) -> None:
     assert (process.wholes, process.met, process.warnings) == (0, [OBJECTS], [])
 
 
-def test_nobody_has_a_moment() -> None:
+def test_without_idle_slots() -> None:
     """Then the daemon makes the pass itself."""
     process = Process("rss=1MB", slices=False)
     process.rss = 2 * MB
@@ -174,7 +174,7 @@ def test_nobody_has_a_moment() -> None:
 
 
 def test_what_lives_cannot_be_collected() -> None:
-    """A memory limit that no pass brings back is tried again ever more rarely, and said once."""
+    """A memory limit that no pass brings back is tried again ever more rarely, and reported once."""
     process = Process("objects=1000", slices=False)
     process.objects = 5000
     for step in range(4000):
@@ -214,7 +214,7 @@ def installed() -> Iterator[Callable[..., tailwatch.Watch]]:
 
 
 @pytest.mark.parametrize("gc", ["freeze", "observe", "off"])
-def test_without_the_policy_it_is_said_to_have_no_effect(gc: str, installed: Callable[..., tailwatch.Watch]) -> None:
+def test_without_the_policy_it_has_no_effect(gc: str, installed: Callable[..., tailwatch.Watch]) -> None:
     """Nothing forces the interpreter's own collections."""
     watch = installed(gc=gc, gc_memory_limit="objects=5000")
     assert [note for note in watch.notes if "gc_memory_limit" in note and "no effect" in note]

@@ -69,7 +69,7 @@ def api(tmp_path: Path, engine: Engine) -> Iterator[tailwatch.Watch]:
     tailwatch.uninstall()
 
 
-def test_an_engine_freezes_once_nobody_waits(engine: Engine, api: tailwatch.Watch) -> None:
+def test_an_engine_freezes_once_no_request_waits(engine: Engine, api: tailwatch.Watch) -> None:
     """Not before a request has come, not while one is in flight; and once more after warm-up, then never again."""
     assert engine.sees(lambda seen: True)["done"] == []
     with tailwatch.stream(model="m") as stream:
@@ -154,7 +154,7 @@ def test_a_stream_of_a_process_that_has_just_come_is_in_flight(engine: Engine, t
 
 
 def test_streams_of_a_process_that_left_are_not_in_flight(tmp_path: Path) -> None:
-    """What it left is not merged while another holds the lock, and it lives on: nobody waits for its streams."""
+    """What it left is not merged while another holds the lock, and it lives on: nothing waits for its streams."""
     watch = tailwatch.install(role="engine", dir=str(tmp_path), gc="observe")
     left = _hot.Core("api", 1, (0, 0, 0, 0, 0), 0, lambda scope: "", lambda sent, stream: sent)
     assert left.join(str(tmp_path), 0) is None

@@ -116,7 +116,7 @@ def test_a_command_is_taken_once(home: Home) -> None:
 
 
 def test_an_expired_command_is_ignored(home: Home) -> None:
-    """Who gave it has gone: nothing is done, and nothing is wrong."""
+    """The command that gave it has gone: nothing is done, and nothing is wrong."""
     home.write(encode(GCCommand(5, FREEZE, time.monotonic_ns() - 1)))
     assert (home.looks(), home.ignored) == ([], 0)
 
@@ -234,7 +234,7 @@ class Server:
         self.commands = CommandServer(
             home.file,
             CommandActions(
-                nobody_waits=lambda: not self.busy,
+                no_stream_waits=lambda: not self.busy,
                 act=self.act,
                 begin_round=lambda: self.slices,
                 round_over=lambda: self.round,
@@ -268,7 +268,7 @@ def server(home: Home) -> Server:
     return Server(home)
 
 
-def test_nobody_waits_and_there_is_no_loop(server: Server) -> None:
+def test_no_stream_waits_and_there_is_no_loop(server: Server) -> None:
     """The daemon does it."""
     server.ask(FREEZE)
     assert server.answers == [(5, CommandResult(DONE, 0.25, 7))]
@@ -278,7 +278,7 @@ def test_nobody_waits_and_there_is_no_loop(server: Server) -> None:
 
 
 def test_the_thread_that_serves_does_it(server: Server) -> None:
-    """Asked once; if somebody waits by then, at the next moment without."""
+    """Asked once; if a stream waits by then, at the next moment without."""
     server.loop = []
     server.ask(FREEZE)
     server.commands.turn()
@@ -292,7 +292,7 @@ def test_the_thread_that_serves_does_it(server: Server) -> None:
 
 
 def test_streams_in_flight_are_never_stopped(server: Server) -> None:
-    """A freeze waits, and is given up when nobody waits for its answer any more."""
+    """A freeze waits, and is given up when nothing waits for its answer any more."""
     server.busy = True
     server.ask(FREEZE, deadline_ns=time.monotonic_ns() + 20_000_000)
     assert server.commands.waiting

@@ -1,4 +1,4 @@
-"""What the collector's policy did, and what others did to the collector: counted, told in sentences, and in a group."""
+"""What the collector's policy did, and what others did to the collector: counted, in sentences, and in a group."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BOOKS_KNOWN = sys.version_info < (3, 14)
 
 @pytest.fixture
 def watch() -> Iterator[Watch]:
-    """A process under idle, its heap frozen; automatic collections come only where a test wants one."""
+    """A process under idle, its heap frozen; automatic collections come only where a test makes one."""
     thresholds = gc.get_threshold()  # those that a test sets are the host's: they stay
     gc.freeze()  # and before that, as by a server: no collection goes through the test run's own heap
     watch = tailwatch.install(gc="idle")
@@ -52,7 +52,7 @@ def test_names_are_those_of_the_core() -> None:
     assert SLICE_REASONS == snapshots.SLICE_REASONS
 
 
-def test_slices_and_what_they_cost_are_told(watch: Watch) -> None:
+def test_slices_and_what_they_cost_are_reported(watch: Watch) -> None:
     """By what gave the moment; what they took, and were predicted to take; how large the heap is."""
     before = tailwatch.gc_status()
     for _ in range(3):
@@ -72,8 +72,8 @@ def test_slices_and_what_they_cost_are_told(watch: Watch) -> None:
     assert (watch.snapshot() - earlier).processes[0].policy.slices["requested"] == 0
 
 
-def test_the_processor_time_of_slices_is_told(watch: Watch) -> None:
-    """Of a walk, which waits for nobody, it is what the walk took: of the same thread's clock, around it."""
+def test_the_processor_time_of_slices_is_reported(watch: Watch) -> None:
+    """Of a walk, which waits for nothing, it is what the walk took: of the same thread's clock, around it."""
     kept = [[number] for number in range(200_000)]
     gc.collect(0)
     before, began = watch.snapshot().gc.cpu["gc_own"], time.thread_time()
@@ -99,7 +99,7 @@ class Slow:
 
 
 def test_what_a_round_lets_go_of_is_no_callback_s_time(watch: Watch) -> None:
-    """A whole collection by somebody else begins with that: in its pause, and not booked as others' callbacks."""
+    """A whole collection by other code begins with that: in its pause, and not booked as others' callbacks."""
     slicer, interval = watch.gc.idle_gc.slicer, sys.getswitchinterval()
     many = [Slow() for _ in range(3_000)]
     for one, other in itertools.pairwise(many):
@@ -137,8 +137,8 @@ def test_what_a_round_lets_go_of_is_no_callback_s_time(watch: Watch) -> None:
 
 
 @pytest.mark.skipif(not BOOKS_KNOWN, reason="the collector's books are not known in this Python")
-def test_collections_are_told_apart(watch: Watch) -> None:
-    """The interpreter's own and those that somebody called for, by whatever name he had for it."""
+def test_collections_are_counted_apart(watch: Watch) -> None:
+    """The interpreter's own and those that code called for, by whatever name it had for it."""
     from gc import collect as theirs
 
     before = watch.gc_status().collections
@@ -159,7 +159,7 @@ def test_collections_are_told_apart(watch: Watch) -> None:
 
 @pytest.mark.skipif(not BOOKS_KNOWN, reason="the collector's books are not known in this Python")
 def test_automatic_collections_of_each_generation_are_the_interpreter_s() -> None:
-    """Under any policy: the middle and the oldest come by count, too, and nobody called for them."""
+    """Under any policy: the middle and the oldest come by count, too, and were not called for."""
     gc.freeze()  # what the test run has made: a full collection comes when a quarter of the oldest has been added
     watch = tailwatch.install(gc="observe")
     try:
@@ -178,7 +178,7 @@ def test_automatic_collections_of_each_generation_are_the_interpreter_s() -> Non
 
 
 def test_what_others_do_to_the_collector_is_counted_and_done(watch: Watch) -> None:
-    """Each call goes through, and is told; an error stays the caller's and is no interference."""
+    """Each call goes through, and is reported; an error stays the caller's and is no interference."""
     assert tailwatch.gc_status().sentences == ()
     gc.disable()
     assert not gc.isenabled()
@@ -196,7 +196,7 @@ def test_what_others_do_to_the_collector_is_counted_and_done(watch: Watch) -> No
 
 
 def test_ours_are_no_interference() -> None:
-    """Install, freeze, a whole pass, uninstall: nobody else did anything, and no collection is somebody's."""
+    """Install, freeze, a whole pass, uninstall: no other code did anything, and no collection is external."""
     watch = tailwatch.install(gc="idle")
     try:
         tailwatch.freeze()
@@ -212,8 +212,9 @@ def test_ours_are_no_interference() -> None:
 
 
 @pytest.mark.parametrize("collect", [True, False])
-def test_whether_a_foreign_freeze_was_blind_is_said(watch: Watch, collect: bool) -> None:
-    """Right after a full collection it froze next to no garbage; else nobody knows how much, and that is said."""
+def test_whether_a_foreign_freeze_was_blind_is_reported(watch: Watch, collect: bool) -> None:
+    """Right after a full collection it froze next to no garbage; else it is not known how much, and that is
+    reported."""
     gc.collect(2 if collect else 0)
     gc.freeze()
     status = tailwatch.gc_status()
@@ -240,7 +241,7 @@ def test_taking_our_callbacks_out_is_counted(watch: Watch) -> None:
 
 
 def test_everything_is_given_back() -> None:
-    """The functions of gc are the interpreter's again; what they are called and say stays meanwhile."""
+    """The functions of gc are the interpreter's again; their names and docstrings stay meanwhile."""
     names = ("enable", "disable", "set_threshold", "freeze", "unfreeze", "collect")
     before = [getattr(gc, name) for name in names]
     tailwatch.install(gc="observe")
@@ -250,7 +251,7 @@ def test_everything_is_given_back() -> None:
     assert during == [(each.__name__, each.__doc__) for each in before]
 
 
-def test_a_fork_child_knows_its_policy_and_counts_from_zero(watch: Watch) -> None:
+def test_a_fork_child_keeps_its_policy_and_counts_from_zero(watch: Watch) -> None:
     """What it is stays, what was done is the parent's."""
     watch.gc.idle_gc.slicer.slice(100)
     read, write = os.pipe()
@@ -284,8 +285,8 @@ def test_a_saved_snapshot_keeps_its_policies(watch: Watch) -> None:
     assert serialization.from_dict(data).processes[0].policy.kind == "unknown"
 
 
-def test_off_is_told_too() -> None:
-    """Nothing is hooked, and that is what the metrics say."""
+def test_off_is_reported_too() -> None:
+    """Nothing is hooked, and that is what the metrics show."""
     watch = tailwatch.install(gc="off")
     try:
         assert watch.snapshot().processes[0].policy.kind == "off"
@@ -303,7 +304,7 @@ sys.stdin.readline()
 """
 
 
-def test_a_group_is_told_by_process(tmp_path: Path) -> None:
+def test_a_group_is_reported_by_process(tmp_path: Path) -> None:
     """The policy of each living process, and what its dead have done, as long as they count."""
     directory = str(tmp_path)
     with Python(OTHER, "freeze", directory) as other:
@@ -324,7 +325,7 @@ def test_a_group_is_told_by_process(tmp_path: Path) -> None:
     assert living == {"worker-0"}
 
 
-def test_idle_slices_are_told_as_such(watch: Watch) -> None:
+def test_idle_slices_are_reported_as_such(watch: Watch) -> None:
     """A loop that waits gives the moment."""
 
     kept: list[list[int]] = []

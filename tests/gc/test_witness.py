@@ -98,7 +98,7 @@ def test_no_wait_for_the_gil_is_booked(run_script) -> None:
 
 
 def test_the_witness_sees_a_python_callback_give_the_gil_away(run_script) -> None:
-    """The control: with a callback in Python between ours the counter advances, and the time is told apart."""
+    """The control: with a callback in Python between ours the counter advances, and the time is counted apart."""
     found = seen(run_script, "callback")
     assert sum(found["ticks"]) > 0
     assert 0 < found["callbacks"] <= found["paused"]
@@ -152,8 +152,9 @@ print(json.dumps([sum(reported), tailwatch.snapshot().paused["gc2"]]))
 """
 
 
-@pytest.mark.skipif(sys.version_info < (3, 15), reason="the interpreter tells no duration of its own before 3.15")
+@pytest.mark.skipif(sys.version_info < (3, 15), reason="the interpreter has no duration of its own before 3.15")
 def test_our_pauses_hold_the_interpreters_own_durations(run_script) -> None:
-    """What the interpreter says its collections took lies inside our brackets, and makes up nearly all of them."""
+    """What the interpreter's collections took by its own count lies inside our brackets, and makes up nearly all of
+    them."""
     reported, paused = json.loads(run_script(DURATION))
     assert reported <= paused <= reported * 1.2

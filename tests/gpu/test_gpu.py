@@ -1,7 +1,7 @@
-"""On a CUDA machine, `pytest -m gpu`: that the tools see what we tell them, and that a pause leaves the GPU idle.
+"""On a CUDA machine, `pytest -m gpu`: that the tools see what we mark, and that a pause leaves the GPU idle.
 
-It runs benchmarks/gpu.py, which says by itself what it could not measure. Without a GPU its dry run (-m slow) runs the
-same code but for CUDA.
+It runs benchmarks/gpu.py, which prints by itself what it could not measure. Without a GPU its dry run (-m slow) runs
+the same code but for CUDA.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def bars(found: dict[str, Any], begins: str) -> list[dict[str, Any]]:
 
 
 def not_measured(found: dict[str, Any], what: str) -> str:
-    """The note that says so, or ""."""
+    """The note about it, or ""."""
     return next((note for note in found["notes"] if note.startswith("NOT MEASURED") and what in note), "")
 
 
@@ -73,7 +73,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.gpu
 @pytest.mark.timeout(LIMIT)
-def test_the_kernels_stand_still_while_we_say_so(found: dict[str, Any]) -> None:
+def test_no_kernel_begins_inside_a_pause(found: dict[str, Any]) -> None:
     """In the trace of torch's profiler no kernel begins inside a pause, and its own collections begin where ours do."""
     inside = bars(found, "kernels that begin inside")
     assert inside and inside[0]["met"], found["notes"]
@@ -113,7 +113,7 @@ def test_the_overhead_was_measured(found: dict[str, Any]) -> None:
 @pytest.mark.timeout(LIMIT)
 def test_the_dry_run_runs_all_that_needs_no_cuda(tmp_path: Path) -> None:
     """On the CPU: the loop, its overhead in all configurations, torch's own collections against ours; what it cannot
-    measure it says."""
+    measure it reports."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip(MISSING_TORCH)
     found = run(tmp_path, "--cpu")
@@ -125,7 +125,7 @@ def test_the_dry_run_runs_all_that_needs_no_cuda(tmp_path: Path) -> None:
     assert bars(found, "cpu_ops that begin inside 12 pauses")[0]["met"]
 
 
-def test_without_torch_or_cuda_it_says_so(tmp_path: Path) -> None:
+def test_without_torch_or_cuda_it_prints_a_sentence(tmp_path: Path) -> None:
     """Exit status 2, one sentence, no result."""
     script = "import sys, runpy; sys.modules['torch'] = None; sys.argv = ['gpu.py']; sys.path.insert(0, sys.argv[0])\n"
     script += f"sys.path.insert(0, {str(SCRIPT.parent)!r}); runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"

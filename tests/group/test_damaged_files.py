@@ -1,4 +1,4 @@
-"""Somebody truncates, overwrites or removes files of a living group: no process ends, and no scrape fails."""
+"""Files of a living group are truncated, overwritten or removed: no process ends, and no scrape fails."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_no_file_of_a_living_group_can_kill(tmp_path: Path, directory: Path, dam
             doctor.ask("look")
         assert server.running and engine.running and doctor.running
 
-        # Those that live mend their files: whoever comes now finds what they counted, all of it.
+        # Those that live mend their files: a process that comes now finds all that they counted.
         def mended() -> bool:
             with suppress(TailwatchError):  # none of the files can be read yet
                 return snapshots.take_directory(str(directory)).opened >= sent

@@ -63,7 +63,7 @@ for line in sys.stdin:
 
 
 class Member(Python):
-    """Another process of the group, which collects when told to."""
+    """Another process of the group, which collects on command."""
 
     def __init__(self, directory: Path, role: str = "engine", heap: int = 200_000) -> None:
         super().__init__(ENGINE, directory, role, heap)
@@ -112,7 +112,7 @@ def overlap(pauses: list[tuple[int, int]], since: int, end: int) -> int:
 
 
 def test_a_pause_of_the_engine_is_in_the_api_s_numbers(directory: Path, start: Callable[..., Member]) -> None:
-    """The gap says whose pause it was; the doctor names the process."""
+    """The gap has whose pause it was; the doctor names the process."""
     engine = start(heap=800_000)
     watch = install(directory, slow_gap_ms=1)
     with tailwatch.stream(model="m") as stream:
@@ -131,7 +131,7 @@ def test_a_pause_of_the_engine_is_in_the_api_s_numbers(directory: Path, start: C
     assert any("in the engine process" in finding.detail for finding in watch.doctor())
 
 
-def test_each_token_is_charged_what_both_logs_say(directory: Path, start: Callable[..., Member]) -> None:
+def test_each_token_is_charged_what_both_logs_have(directory: Path, start: Callable[..., Member]) -> None:
     """Planted pauses at random times under several streams: overlap within what the engine measured (inner) and what
     was seen from outside (outer), token by token."""
     engine = start(heap=60_000)
@@ -172,7 +172,7 @@ def test_each_token_is_charged_what_both_logs_say(directory: Path, start: Callab
     )
 
 
-def test_other_api_processes_delay_nobody_here(directory: Path, start: Callable[..., Member]) -> None:
+def test_other_api_processes_delay_no_stream_here(directory: Path, start: Callable[..., Member]) -> None:
     """A pause of another API worker is shown, and charged to no stream of this one."""
     other = start(role="api", heap=300_000)
     watch = install(directory)
@@ -186,7 +186,7 @@ def test_other_api_processes_delay_nobody_here(directory: Path, start: Callable[
     assert snap.processes[0].paused["gc2"] > 0
 
 
-def test_who_was_killed_still_counts(directory: Path, start: Callable[..., Member]) -> None:
+def test_a_killed_process_still_counts(directory: Path, start: Callable[..., Member]) -> None:
     """kill -9: what it measured stays in the totals."""
     engine = start()
     watch = install(directory)
@@ -301,10 +301,10 @@ def test_a_fork_child_serves_its_parents_engine(directory: Path) -> None:
         os.close(each)
 
 
-def test_a_fork_child_that_starts_to_serve_does_not_say_it_is_alone(
+def test_a_fork_child_that_starts_to_serve_is_not_reported_as_alone(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It will join with its first wake-up; only who has no group, or cannot join, speaks for itself."""
+    """It will join with its first wake-up; only one without a group, or that cannot join, serves its own numbers."""
     watch = install(directory)
     monkeypatch.setattr(tailwatch.runtime.session, "parent_process", lambda: object())
 
@@ -334,7 +334,7 @@ def test_a_fork_child_joins_with_its_first_wake_up(directory: Path) -> None:
 
 
 def test_a_fork_child_s_first_stream_waits_for_the_engine_too(directory: Path, start: Callable[..., Member]) -> None:
-    """It knows the members from its first request on, not from the daemon's next wake-up."""
+    """It has the members from its first request on, not from the daemon's next wake-up."""
     engine = start(heap=300_000)
     watch = install(directory)
     assert len(watch.snapshot().processes) == 2
@@ -368,7 +368,7 @@ def test_a_fork_child_that_uninstalls_joins_nothing(directory: Path) -> None:
 def test_a_directory_that_cannot_be_trusted_is_refused(
     tmp_path: Path, directory: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One warning that says why; the process is watched all the same, alone."""
+    """One warning with the reason; the process is watched all the same, alone."""
     if kind == "link":
         (tmp_path / "elsewhere").mkdir(mode=0o700)
         directory.symlink_to("elsewhere")
@@ -417,7 +417,7 @@ def test_an_engine_that_is_named_late_is_charged(directory: Path, start: Callabl
         assert stream.overlap_ns > 0
 
 
-def test_who_is_killed_inside_a_collection_is_charged_no_longer(directory: Path, start: Callable[..., Member]) -> None:
+def test_a_process_killed_in_a_collection_is_charged_no_longer(directory: Path, start: Callable[..., Member]) -> None:
     """With the next wake-up of the daemon; its file stays."""
     engine = start()
     watch = install(directory)
@@ -439,7 +439,7 @@ def test_who_is_killed_inside_a_collection_is_charged_no_longer(directory: Path,
 
 
 def test_joins_within_one_tick_of_the_clock_are_seen(directory: Path, start: Callable[..., Member]) -> None:
-    """A directory's time is as coarse as the kernel's tick: while it is new, it tells nothing."""
+    """A directory's time is as coarse as the kernel's tick: while it is new, it shows nothing."""
     watch = install(directory)
     new = time.time_ns() + 3600 * 1_000_000_000  # younger than a second for as long as this test may take
     os.utime(directory, ns=(new, new))
@@ -449,8 +449,8 @@ def test_joins_within_one_tick_of_the_clock_are_seen(directory: Path, start: Cal
     assert len(watch.snapshot().processes) == 2
 
 
-def test_who_holds_the_lock_is_not_waited_for(directory: Path) -> None:
-    """Joining needs no lock, so nothing is lost with who is killed now; nor does the index, after a while."""
+def test_a_holder_of_the_lock_is_not_waited_for(directory: Path) -> None:
+    """Joining needs no lock, so nothing is lost with one that is killed now; nor does the index, after a while."""
     directory.mkdir(mode=0o700)
     held = [os.open(directory, os.O_RDONLY), os.open(directory / "index.lock", os.O_CREAT | os.O_RDWR, 0o600)]
     for file in held:
@@ -475,7 +475,7 @@ def directory_descriptor(directory: Path) -> int:
     raise AssertionError("it is not open")
 
 
-def test_a_host_that_closes_all_descriptors_harms_nobody(directory: Path, tmp_path: Path) -> None:
+def test_a_host_that_closes_all_descriptors_does_no_harm(directory: Path, tmp_path: Path) -> None:
     """The number may mean another file by then: that one is left alone, and the directory is found again."""
     watch = install(directory)
     number = directory_descriptor(directory)
@@ -525,7 +525,7 @@ sys.stdin.readline()
 """
 
 
-def test_who_becomes_another_program_joins_again(directory: Path) -> None:
+def test_a_process_that_becomes_another_program_joins_again(directory: Path) -> None:
     """exec() keeps pid and start time: what it measured before stays, as what the dead measured does, on no line."""
     with Python(EXEC, directory, "again", EXEC) as process:
         assert [process.read() for _ in range(2)] == [True, True]
@@ -699,7 +699,7 @@ if __name__ == "__main__":
 """
 
 
-def test_run_makes_a_group_of_a_server_that_knows_nothing_of_it(tmp_path: Path) -> None:
+def test_run_makes_a_group_of_an_unchanged_server(tmp_path: Path) -> None:
     """`tailwatch run -- python server.py`: the app and its engine process in one answer, a summary at the end, and the
     directory is gone with the command."""
     (tmp_path / "server.py").write_text(SERVER)
@@ -730,7 +730,7 @@ def main_of(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize(("make", "words"), [(False, "No such file"), (True, "no process has left numbers")])
-def test_doctor_says_why_a_directory_tells_nothing(
+def test_doctor_gives_the_reason_where_there_are_no_numbers(
     directory: Path, make: bool, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One that is not there, and an empty one: status 2 and the reason."""
@@ -743,7 +743,7 @@ def test_doctor_says_why_a_directory_tells_nothing(
 def test_doctor_reads_a_dead_group(
     directory: Path, start: Callable[..., Member], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the dead left behind is told as it is of the living; nothing is written."""
+    """What the dead left behind is shown as it is of the living; nothing is written."""
     engine = start(heap=300_000)
     engine.collect()
     engine.kill()
@@ -754,7 +754,7 @@ def test_doctor_reads_a_dead_group(
 
 
 def test_a_forked_engine_of_an_app_s_process_is_an_engine(directory: Path) -> None:
-    """Its name says so, though the app came with the fork; a forked worker that serves it stays what it was."""
+    """Its name shows it, though the app came with the fork; a forked worker that serves it stays what it was."""
     watch = tailwatch.install(Starlette(), dir=str(directory), gc="observe")
     context = get_context("fork")
 

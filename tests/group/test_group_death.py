@@ -1,4 +1,5 @@
-"""Who leaves a group, or dies in it: what it measured stays in the totals, under its name, and its file goes."""
+"""A process that leaves a group, or dies in it: what it measured stays in the totals, under its name, and its file
+goes."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ for line in sys.stdin:
 
 
 class Member(Python):
-    """Another process of the group, that does what it is told."""
+    """Another process of the group, that carries out commands."""
 
     def __init__(self, directory: Path, role: str) -> None:
         super().__init__(MEMBER, directory, role, env={**os.environ, "MEMBER": MEMBER})
@@ -91,7 +92,7 @@ def counted(snap: snapshots.Snapshot) -> dict[str, Any]:
 
 
 def test_a_living_process_keeps_its_name(directory: Path, start: Callable[[str], Member]) -> None:
-    """The older one dies: the younger stays engine-1, and who comes next is engine-0 and counts on from there."""
+    """The older one dies: the younger stays engine-1, and the next that comes is engine-0 and counts on from there."""
     watch = install(directory)
     first, second = start("engine"), start("engine")
     first.order("collect"), second.order("collect"), second.order("collect")
@@ -114,7 +115,7 @@ def test_a_living_process_keeps_its_name(directory: Path, start: Callable[[str],
 
 
 def test_leaving_keeps_the_totals(directory: Path, start: Callable[[str], Member]) -> None:
-    """uninstall() merges; who comes back counts from zero, and nothing counts twice."""
+    """uninstall() merges; one that comes back counts from zero, and nothing counts twice."""
     watch, engine = install(directory), start("engine")
     for _ in range(3):
         engine.order("stamp"), engine.order("collect")
@@ -158,7 +159,7 @@ def test_a_core_that_joins_again_counts_from_zero(directory: Path) -> None:
 
 
 def test_readers_write_nothing(directory: Path, start: Callable[[str], Member]) -> None:
-    """The doctor, top and whoever looks from outside leave a dead group as it is."""
+    """The doctor, top and any reader from outside leave a dead group as it is."""
     engine = start("engine")
     engine.order("collect")
     engine.kill()
@@ -197,7 +198,7 @@ def test_threads_that_merge_at_once_merge_each_file_once(directory: Path, start:
 def test_a_retired_segment_is_removed_with_its_group(
     tmp_path: Path, start: Callable[[str], Member], directory: Path
 ) -> None:
-    """tailwatch run removes a dead launcher's directory with retired in it, and none with files of somebody else."""
+    """tailwatch run removes a dead launcher's directory with retired in it, and none with files of another's."""
     watch = install(directory)
     start("engine").kill()
     until_merged(watch, directory, [os.getpid()])

@@ -89,8 +89,9 @@ def test_a_full_set_fits_64_mb(tmp_path: Path) -> None:
     assert found["taken"] <= 62 * MIB
 
 
-def test_a_full_tmpfs_is_said_and_kills_nobody(tmp_path: Path) -> None:
-    """Who comes when it is full measures for itself; those that have joined go on, with label sets that are new."""
+def test_a_full_tmpfs_is_reported_and_kills_no_process(tmp_path: Path) -> None:
+    """One that comes when it is full measures for itself; those that have joined go on, with label sets that are
+    new."""
     found = on_64_mb(tmp_path, CORES + NO_ROOM_LEFT)
     assert found["why"] == "it has no room"
     assert not found["joined"]

@@ -16,7 +16,7 @@ import tailwatch
 from tailwatch import snapshots
 
 class Process:
-    # At the defaults; does what it is told, and says what it has.
+    # At the defaults; carries out commands, and sends what it has.
     def __init__(self, role):
         asked, self.ask = os.pipe()
         self.answers, answer = os.pipe()
@@ -91,8 +91,8 @@ print(json.dumps({"first": first, "left": free(), "opened": [snap.opened, dead.o
 @pytest.mark.slow  # 64 processes; test_group_memory.py has their segments in one
 @pytest.mark.timeout(240)
 def test_a_full_set_of_processes_and_a_full_tmpfs(tmp_path: Path) -> None:
-    """8 API and 56 engine processes at the defaults fit. Who comes when it is full says so and counts for itself;
-    all go on stamping, nobody gets a SIGBUS, and what they counted outlives them."""
+    """8 API and 56 engine processes at the defaults fit. One that comes when it is full reports that and counts for
+    itself; all go on stamping, no process gets a SIGBUS, and what they counted outlives them."""
     found = on_64_mb(tmp_path, PROCESSES, PYTHONWARNINGS="ignore")
     first = found["first"]
     assert first["joined"] == [True] * 64

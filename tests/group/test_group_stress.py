@@ -105,7 +105,7 @@ def serve(client):
             os.write(client, TOKEN)
         stream.close()
         os.write(client, END)
-        if merge != "nobody" and chance.random() < 0.1:
+        if merge != "none" and chance.random() < 0.1:
             watch.membership.renew()  # it merges the dead, and is killed in it
         cycle = []
         cycle.append(cycle)
@@ -233,7 +233,7 @@ def check(numbers: dict[str, float] | None, received: dict[str, int], killed: in
 
 
 def check_rounds(found: dict[str, Any], kills: int, member: bool) -> None:
-    """Each time that nobody but the member was alive."""
+    """Each time that only the member was alive."""
     assert found["statuses"] == [9]
     rounds = found["rounds"]
     assert rounds[-1]["killed"] == kills
@@ -259,15 +259,16 @@ MEMBER = "a member that lives"
         (MEMBER, 1),
         *(
             pytest.param(merge, 5, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
-            for merge in ("nobody", "those that are killed", MEMBER)
+            for merge in ("none", "those that are killed", MEMBER)
         ),
     ],
 )
 def test_kill_9_at_random_instants(run_script, merge: str, times: int) -> None:
-    """Whoever was killed, while it joined, stamped, collected, merged or ended a request: the group's totals are what
-    the clients received, up to the stamps in flight, and they never go backwards; whoever merges the dead."""
+    """Killed at any instant, while it joined, stamped, collected, merged or ended a request: the group's totals are
+    what the clients received, up to the stamps in flight, and they never go backwards; whichever process merges the
+    dead."""
     kills = 200 if times > 1 else 40
-    if merge == "nobody":  # until the page is full: a line is used again once its dead owner has been merged
+    if merge == "none":  # until the page is full: a line is used again once its dead owner has been merged
         runs = [(kills, seed) for seed in range(times)]
     else:
         runs = [(kills * times, 0)]
@@ -275,7 +276,7 @@ def test_kill_9_at_random_instants(run_script, merge: str, times: int) -> None:
         output = run_script(KILLED, str(kills), "4", merge, str(seed), PYTHONWARNINGS="ignore", timeout=900)
         found = json.loads(output.splitlines()[-1])
         check_rounds(found, kills, merge == MEMBER)
-        assert (found["files"] > kills / 2) == (merge == "nobody"), found["files"]
+        assert (found["files"] > kills / 2) == (merge == "none"), found["files"]
 
 
 FORKS = """
@@ -390,12 +391,12 @@ from tailwatch import snapshots
 directory = os.path.join(os.getcwd(), "group")
 watch = tailwatch.install(role="api", dir=directory, gc="observe", gc_warn_ms=0, max_label_sets=4)
 fork = os.fork if sys.argv[1] == "os.fork" else ctypes.PyDLL(None).fork
-received, said = os.pipe()
+received, sent = os.pipe()
 pid = fork()
 if pid == 0:
     with tailwatch.stream(model="m") as stream:
         stream.token()
-        os.write(said, b"t")
+        os.write(sent, b"t")
         signal.pause()
 assert os.read(received, 1) == b"t"
 os.kill(pid, signal.SIGKILL)

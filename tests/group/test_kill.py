@@ -27,7 +27,7 @@ def make_core(role: str) -> _hot.Core:
 
 class Tally:
     """What each child has stamped, in memory that outlives it: a number a child, written after the stamp, by one store
-    (struct.pack_into() writes zeros first: who is killed then has stamped nothing)."""
+    (struct.pack_into() writes zeros first: one that is killed then has stamped nothing)."""
 
     def __init__(self, children: int) -> None:
         self._words = memoryview(mmap.mmap(-1, 8 * children)).cast("Q")
@@ -59,7 +59,7 @@ def start(directory: Path, child: int, tally: Tally) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            os.nice(10)  # they never wait: who kills them comes first
+            os.nice(10)  # they never wait: the killer comes first
             live(directory, child, tally)
         finally:
             os._exit(1)
@@ -67,7 +67,7 @@ def start(directory: Path, child: int, tally: Tally) -> int:
 
 
 def ended_ns(process: snapshots.Process) -> int:
-    """Of its pauses. One that was open when its process was killed never counts: nobody knows how long it went on."""
+    """Of its pauses. One that was open when its process was killed never counts: how long it went on is not known."""
     return round((process.paused["gc_own"] - process.standing) * 1e9)
 
 
@@ -129,13 +129,13 @@ def test_totals_never_go_back_and_end_at_what_was_stamped(tmp_path: Path, childr
 
 
 def begun(path: Path) -> bool:
-    """Whether there is anything in it: a file of zeros, or an empty one, of who was killed before stays ten seconds."""
+    """Whether there is anything in it: a file of zeros, or an empty one, of one killed before stays ten seconds."""
     with path.open("rb") as file:
         return any(file.read(8))
 
 
 def check(snap: snapshots.Snapshot, stamped: int, killed: int) -> None:
-    """Each of the killed may have stamped one more than it could say."""
+    """Each of the killed may have stamped one more than it could report."""
     assert stamped <= sum(snap.requests.values()) <= snap.opened <= stamped + killed
     assert stamped <= snap.tokens <= stamped + killed
     assert stamped <= snap.ttft.count <= stamped + killed

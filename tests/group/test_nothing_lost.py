@@ -1,4 +1,4 @@
-"""Servers that are killed at any instant, and forks that end at once, while somebody holds the group's lock.
+"""Servers that are killed at any instant, and forks that end at once, while another process holds the group's lock.
 
 What clients received is at most what the group counts, and that is at most what the server handed to send().
 """
@@ -63,7 +63,7 @@ def serve_until_killed():
     while True:
         request()
 
-def hold_the_lock():  # as somebody who merges the dead does, for longer than anybody waits
+def hold_the_lock():  # as a merge of the dead does, for longer than any process waits
     held = os.open(directory, os.O_RDONLY), os.open(directory + "/index.lock", os.O_RDWR)
     while True:
         for file in held:

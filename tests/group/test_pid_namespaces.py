@@ -89,7 +89,7 @@ def beside(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """Of a group that nobody named, in the memory of all containers."""
+    """Of a group that was not named, in the memory of all containers."""
     path = Path(temp_dirs.IN_MEMORY) / f"{temp_dirs.PREFIX}{secrets.token_hex(4)}"
     yield path
     temp_dirs.discard(str(path))
@@ -121,7 +121,7 @@ def test_run_in_one_container_leaves_the_group_of_another(shared: Path, start: C
         api.ask("stream")
     engine.ask("stream")
     until(lambda: api.ask("look")[0] == 4, "all are counted")
-    os.utime(shared, (1, 1))  # nobody has joined for long
+    os.utime(shared, (1, 1))  # no process has joined for long
     assert beside("run", "--", "true").returncode == 0
     assert (
         subprocess.run([sys.executable, "-m", "tailwatch", "run", "--", "true"], env=clean_environment()).returncode
@@ -135,7 +135,7 @@ def test_run_in_one_container_leaves_the_group_of_another(shared: Path, start: C
 def test_a_directory_of_the_dead_of_another_namespace_is_not_removed(
     shared: Path, start: Callable[..., Container]
 ) -> None:
-    """Who is about to join it is not seen from here."""
+    """What is about to join it is not seen from here."""
     start().kill()
     until(lambda: living(shared) == [], "it has ended")
     os.utime(shared, (1, 1))
@@ -143,8 +143,8 @@ def test_a_directory_of_the_dead_of_another_namespace_is_not_removed(
     assert shared.exists()
 
 
-def test_a_sidecar_sees_who_lives(shared: Path, start: Callable[..., Container]) -> None:
-    """`gc`, `top` and `doctor` found nobody while both lived."""
+def test_a_sidecar_sees_living_processes(shared: Path, start: Callable[..., Container]) -> None:
+    """`gc`, `top` and `doctor` found no process while both lived."""
     api, engine = start("api"), start("engine")
     api.ask("stream")
     assert living(shared) == ["api-0", "engine-0"]
@@ -164,7 +164,7 @@ def test_a_sidecar_sees_who_lives(shared: Path, start: Callable[..., Container])
 
 
 def test_the_living_group_is_found(shared: Path, start: Callable[..., Container]) -> None:
-    """Of several, the one in which somebody lives, in whatever namespace."""
+    """Of several, the one in which a process lives, in whatever namespace."""
     start("api")
     assert find_group._living(str(shared)) == 1
     start("engine").kill()
@@ -183,7 +183,7 @@ def test_an_order_reaches_a_process_of_another_namespace(shared: Path, start: Ca
 
 
 def test_the_dead_of_another_namespace_are_merged(shared: Path, start: Callable[..., Container]) -> None:
-    """Their counters stay, their file goes, and their name is free for who is started again."""
+    """Their counters stay, their file goes, and their name is free for one that is started again."""
     api, engine = start("api"), start("engine")
     engine.ask("stream")
     until(lambda: api.ask("look")[0] == 1, "it is counted")
@@ -220,7 +220,7 @@ def test_another_program_has_ended_the_member(shared: Path, start: Callable[...,
     until(lambda: living(shared) == [], "the program is another")
 
 
-def test_who_has_no_lock_may_live(shared: Path, start: Callable[..., Container]) -> None:
+def test_a_process_without_a_lock_may_live(shared: Path, start: Callable[..., Container]) -> None:
     """Where the kernel has no such locks, a process of another namespace is never called dead."""
     start().kill()
     until(lambda: living(shared) == [], "it has ended")
@@ -235,7 +235,7 @@ def test_who_has_no_lock_may_live(shared: Path, start: Callable[..., Container])
 
 
 def test_a_process_of_this_namespace_is_judged_by_its_pid(shared: Path) -> None:
-    """A sidecar sees it; who has its namespace may remove what it left."""
+    """A sidecar sees it; a process of its namespace may remove what it left."""
     with Process(sys.executable, "-c", MEMBER, shared, "engine", env=clean_environment()) as member:
         assert member.read()[0] is True
         assert living(shared) == ["engine-0"]

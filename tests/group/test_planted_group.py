@@ -91,7 +91,7 @@ import tailwatch
 watch = tailwatch.install(role="api", dir=sys.argv[1], gc="observe", gc_warn_ms=0)
 heap = [[None] * 1000 for _ in range(500)]
 print(watch.membership.joined, flush=True)
-while not select.select([sys.stdin], [], [], random.random() * 0.05)[0]:  # until who started it has ended
+while not select.select([sys.stdin], [], [], random.random() * 0.05)[0]:  # until its parent has ended
     gc.collect()
 """
 
@@ -282,7 +282,8 @@ def test_each_token_is_charged_what_both_logs_saw(run_script, planted: int, step
     usual, noise = median(unpaused), unpaused[len(unpaused) * 9 // 10] - median(unpaused)
 
     def shares(kind: str) -> list[float]:
-        """delay / overlap of the gaps with one planted pause and nothing else, where that is not too little to tell."""
+        """delay / overlap of the gaps with one planted pause and nothing else, where that is not too little to
+        judge."""
         alone = [gap for gap in gaps if plan[gap.step][0] == kind and gap.follows and not gap.first and not gap.own]
         if kind == "hidden":  # and nothing else in the way: a busy machine wakes processes late
             alone = [gap for gap in alone if gap.length < usual + gap.charged / 4]

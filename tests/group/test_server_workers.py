@@ -295,14 +295,14 @@ def test_a_script_that_is_its_workers_main_module(serve: Callable[..., Server], 
 
 
 @pytest.mark.integration
-def test_a_directory_that_nobody_uses_is_removed(serve: Callable[..., Server]) -> None:
+def test_an_unused_directory_is_removed(serve: Callable[..., Server]) -> None:
     """While the server runs it is not left; once its master has ended it is."""
     server = serve(*UVICORN, "--workers", "2", "app:app")
     directory = server.workers(2)[0].directory
     assert not temp_dirs._is_left(directory)
     server.signal(signal.SIGTERM)
     server.popen.wait(DEADLINE_SECONDS)
-    until(lambda: temp_dirs._is_left(directory), "nobody is left")
+    until(lambda: temp_dirs._is_left(directory), "no process is left")
     temp_dirs.remove(directory)
     assert not os.path.exists(directory)
 
@@ -404,7 +404,7 @@ def test_each_master_has_a_directory_of_its_own() -> None:
 def test_a_directory_that_cannot_be_shared_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody has put a file there: the process is alone, one error is counted, and the doctor has the reason."""
+    """A file was put there: the process is alone, one error is counted, and the doctor has the reason."""
     (tmp_path / "taken").write_text("", encoding="utf-8")
     monkeypatch.setattr(session.server_workers, "directory", lambda: str(tmp_path / "taken"))
     watch = tailwatch.install(gc="off")
@@ -426,7 +426,7 @@ def test_it_is_not_left_to_other_servers(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert tailwatch.uninstall() == []
 
 
-def test_who_joins_later_brings_what_it_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_late_member_brings_what_it_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A process that finds out when it begins to serve that it is a worker."""
     watch = tailwatch.install(gc="off")
     try:

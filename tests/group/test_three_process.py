@@ -1,4 +1,4 @@
-"""The example server of three processes under `tailwatch run`: whose pause it was, told to who asks from outside."""
+"""The example server of three processes under `tailwatch run`: whose pause it was, as seen from outside."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Server(Serving):
         until(lambda: self.metrics.get(ended, 0.0) > before)
 
     def doctor(self) -> str:
-        """What it says of the group, from outside."""
+        """What it shows of the group, from outside."""
         return self._ask_from_outside("doctor", "--slow-gaps")
 
     def pauses_named(self) -> set[tuple[str, str]]:
@@ -99,7 +99,7 @@ def streaming(server: Server) -> Iterator[None]:
     try:
         tokens = 'tailwatch_output_tokens_total{model_name="toy",route="/v1/completions"}'
         begun = server.metrics.get(tokens, 0.0)
-        until(lambda: server.metrics.get(tokens, 0.0) > begun + 20 * STREAMS)  # each knows its typical gap
+        until(lambda: server.metrics.get(tokens, 0.0) > begun + 20 * STREAMS)  # each has its typical gap
         yield
     finally:
         stop.set()
@@ -162,7 +162,8 @@ def processes_joined(server: Server) -> bool:
 
 def test_each_pause_is_charged_to_the_process_that_paused(server: Callable[..., Server]) -> None:
     """Planted in one process after the other while streams wait: overlap and late rise under that role, and under no
-    other; doctor, from outside, names the role and the generation. Planted while nobody waits, nobody is charged."""
+    other; doctor, from outside, names the role and the generation. Planted while nothing waits, no stream is
+    charged."""
     watched = server("--slow-gap-ms=20")
     until(lambda: processes_joined(watched))
 

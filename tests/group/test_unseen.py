@@ -112,7 +112,7 @@ class Refusing:
 
 
 def ask(port: int) -> bytes:
-    """One request; b"" where nobody listens yet."""
+    """One request; b"" where nothing listens yet."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
             connection.sendall(b"POST /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
@@ -156,8 +156,8 @@ def test_a_server_in_which_nothing_is_seen_is_named(package: str, code: str, nam
 
 
 @pytest.mark.integration
-def test_a_command_without_connections_is_not_spoken_of(tmp_path: Path) -> None:
-    """It imports a server and listens, and nobody comes."""
+def test_a_command_without_connections_is_not_reported(tmp_path: Path) -> None:
+    """It imports a server and listens, and no connection comes."""
     code = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(1.2)"
     with Tailwatch("run", "--", sys.executable, "-c", code, env=clean_environment(), stderr=subprocess.PIPE) as run:
         _, errors = run.finish()
@@ -234,7 +234,7 @@ def test_a_file_lasts_as_long_as_its_process(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_where_others_may(tmp_path: Path) -> None:
-    """In a directory that others may write in, or to a pipe that somebody has put there: at once, without waiting."""
+    """In a directory that others may write in, or to a pipe that was put there: at once, without waiting."""
     os.mkfifo(tmp_path / own_notes.own_name())
     for mode in (0o700, 0o770, 0o755):
         tmp_path.chmod(mode)
@@ -262,8 +262,8 @@ def test_an_earlier_command_does_not_count(tmp_path: Path, capsys: pytest.Captur
         after.turn()
     after.finish()
     assert "No request was seen" in capsys.readouterr().err
-    told = subprocess.run([*DOCTOR, "--dir", str(group)], capture_output=True, text=True)
-    assert told.returncode == 1 and "No request was seen" in told.stdout, told.stdout + told.stderr
+    found = subprocess.run([*DOCTOR, "--dir", str(group)], capture_output=True, text=True)
+    assert found.returncode == 1 and "No request was seen" in found.stdout, found.stdout + found.stderr
     subprocess.run([sys.executable, "-c", stamps, group], check=True, env=clean_environment())
     assert "No request" not in subprocess.run([*DOCTOR, "--dir", str(group)], capture_output=True, text=True).stdout
     own_notes.note(str(group), "app", "App")
@@ -272,7 +272,7 @@ def test_an_earlier_command_does_not_count(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_process_that_could_not_join_may_have_seen_requests(tmp_path: Path) -> None:
-    """Nothing is said of its server: also where there was no room for a line, and its file is empty."""
+    """Nothing is reported of its server: also where there was no room for a line, and its file is empty."""
     group = str(tmp_path / "group")
     own_notes.note(group, "server", "sanic")
     own_notes.note(group, "port", "8080")

@@ -31,7 +31,7 @@ class Reason(enum.IntEnum):
 
 
 class Answering(Scheduler):
-    """Gives each scheduled request a token; outputs by id are what a test wants otherwise."""
+    """Gives each scheduled request a token; outputs by id are what a test sets otherwise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,13 +93,13 @@ def test_a_request_has_its_tokens_as_its_steps_end() -> None:
 
 
 def test_an_abort_is_one() -> None:
-    """By id, by several, by None; one that nobody has is nobody's."""
+    """By id, by several, by None; an unknown one is none."""
     _, scheduler = engine()
     for name in "abcd":
         add(scheduler, name)
     step(scheduler, dict.fromkeys("abcd", 5), tuple("abcd"))
     scheduler.finish_requests("a", 0)
-    scheduler.finish_requests(["b", "nobody"], 0)
+    scheduler.finish_requests(["b", "unknown"], 0)
     assert tailwatch.snapshot().in_flight == 2
     scheduler.finish_requests(None, 0)
     taken = tailwatch.snapshot()
@@ -150,7 +150,7 @@ def test_requests_of_before_the_first_step_are_taken_over() -> None:
     assert (taken.opened, taken.tokens, taken.ttft.count) == (1, 1, 1)
 
 
-def test_the_doctor_says_what_is_not_seen() -> None:
+def test_the_doctor_names_what_is_not_seen() -> None:
     """Beside numbers of the engine alone."""
     _, scheduler = engine()
     add(scheduler, "a")

@@ -17,7 +17,7 @@ from tailwatch.integrations.engine_steps import EngineStep
 
 
 def loaded(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> ModuleType:
-    """A module that somebody imported."""
+    """A module that was imported."""
     module = ModuleType(name)
     module.__spec__ = importlib.util.spec_from_loader(name, None)
     vars(module).update(members)
@@ -125,7 +125,7 @@ def test_what_a_step_raises_is_the_engine_s(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_engine_that_has_changed_is_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attributes that are not there are no error of the engine: one request a step, and the doctor is told once."""
+    """Attributes that are not there are no error of the engine: one request a step, and the doctor has it once."""
     Engine = vllm_engine(monkeypatch)
     watch = tailwatch.install(gc="off", role="engine")
     engine = Engine(3)
@@ -137,7 +137,7 @@ def test_an_engine_that_has_changed_is_counted_all_the_same(monkeypatch: pytest.
 
 
 def test_uninstall_puts_the_methods_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The class is as it was; what an engine holds on to only hands on, and uninstall() says so."""
+    """The class is as it was; what an engine holds on to only hands on, and uninstall() reports it."""
     Engine = vllm_engine(monkeypatch)
     Base = Engine.__mro__[1]
     before = dict(vars(Base))
@@ -200,7 +200,7 @@ def test_another_vllm_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, members:
     ]
 
 
-def test_what_cannot_be_replaced_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_replaced_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure of ours is a note for the doctor."""
 
     def broken() -> Iterator[EngineStep]:

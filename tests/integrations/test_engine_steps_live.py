@@ -1,4 +1,4 @@
-"""An engine process that serves no app: what its own /metrics, and its group's, say of its steps."""
+"""An engine process that serves no app: what its own /metrics, and its group's, have of its steps."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def assert_between(rows: list[list[float]], seconds: float, times: int = 1) -> N
     assert times * (inner - slack) <= seconds <= times * (outer + slack)
 
 
-def test_an_engine_without_an_app_tells_its_steps(start: Callable[..., Engine]) -> None:
+def test_an_engine_without_an_app_exports_its_steps(start: Callable[..., Engine]) -> None:
     """Its own port: which step, which cause, and as long as the planted collections were; the idle one is not there."""
     port = free_port()
     engine = start(metrics_port=port)
@@ -133,7 +133,7 @@ def test_an_engine_without_an_app_tells_its_steps(start: Callable[..., Engine]) 
 
 
 def test_the_group_s_answer_has_the_engine_s_steps(start: Callable[..., Engine], tmp_path: Path) -> None:
-    """Whoever joins sees them by process, also after a kill -9; the doctor reads them from outside."""
+    """A process that joins sees them by process, also after a kill -9; the doctor reads them from outside."""
     directory = tmp_path / "group"
     tailwatch.install(role="api", dir=str(directory), gc="off")
     try:

@@ -44,7 +44,7 @@ for line in sys.stdin:
 
 
 class Engine(Python):
-    """Another process of the group, which stands still when told to."""
+    """Another process of the group, which stands still on command."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         super().__init__(ENGINE, directory, json.dumps(options))
@@ -164,7 +164,7 @@ def test_a_timeline_draws_arrows_from_the_pauses_of_its_engine(
 
 
 def test_the_only_engine_is_beyond_doubt(directory: Path, start: Callable[..., Engine]) -> None:
-    """An engine and a worker that say nothing: both are charged to streams that say nothing, under their roles."""
+    """An engine and a worker without an id: both are charged to streams without an engine, under their roles."""
     engine, worker, detokenizer = start(), start("worker"), start("detokenizer")
     watch = install(directory)
     with tailwatch.stream() as stream:
@@ -184,8 +184,8 @@ def test_the_detokenizer_of_several_engines_delays_every_stream(directory: Path,
     assert list(charged(watch)) == ["detokenizer"]
 
 
-def test_workers_that_say_nothing_are_a_doubt(directory: Path, start: Callable[..., Engine]) -> None:
-    """Two processes that nobody told apart: what one does is charged as unbound, to no engine by name."""
+def test_workers_without_an_engine_are_a_doubt(directory: Path, start: Callable[..., Engine]) -> None:
+    """Two processes that are not distinguished: what one does is charged as unbound, to no engine by name."""
     start("worker")
     worker = start("worker")
     watch = install(directory)
@@ -276,7 +276,7 @@ def through(
 
 @pytest.mark.parametrize("header", ["x-data-parallel-rank", "x-tailwatch-engine"])
 def test_a_header_names_the_engine(directory: Path, start: Callable[..., Engine], header: str) -> None:
-    """What vLLM and SGLang route by, or what a router in front says."""
+    """What vLLM and SGLang route by, or what a router in front sets."""
     mine, other = start(engine=0), start(engine=1)
     watch = install(directory)
     assert through(watch, other, {header: "0"}) == {}
@@ -303,7 +303,7 @@ sys.exit(subprocess.call([sys.executable, "-c", code, directory, '{"role": "work
 
 
 def test_workers_belong_to_the_engine_that_started_them(directory: Path, start: Callable[..., Engine]) -> None:
-    """As in vLLM with data parallel engines of a dense model, whose workers do not say which they are of."""
+    """As in vLLM with data parallel engines of a dense model, whose workers do not publish which they are of."""
     start(engine=1)
     with Python(CHILD, ENGINE, directory) as parent:
         assert parent.read() is True

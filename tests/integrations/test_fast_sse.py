@@ -245,7 +245,7 @@ def test_another_version_of_the_function_is_left_alone(load: Any) -> None:
 
 
 def test_a_builder_that_changes_its_mind_is_given_up(load: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """One frame that differs: the function's is sent, the shape goes back to it, counted, told once by the daemon's
+    """One frame that differs: the function's is sent, the shape goes back to it, counted, logged once by the daemon's
     task and by the doctor."""
     state = {"fingerprint": ""}
 
@@ -537,7 +537,7 @@ def test_what_is_loaded_later_is_found_at_start_up(load: Any) -> None:
 
 
 def test_a_class_that_is_not_there_is_noted_at_start_up(load: Any) -> None:
-    """Half an import at install() is no problem yet; at start-up the doctor hears of it, once."""
+    """Half an import at install() is no problem yet; at start-up the doctor has it, once."""
     load("vllm.entrypoints.openai.chat_completion.protocol")
     watch = tailwatch.install(fastapi_like(), gc="off", fast_sse=True)
     assert watch.notes == []
@@ -562,7 +562,7 @@ def test_something_else_under_the_name_is_no_error(load: Any, found: Any) -> Non
     assert len(watch.notes) == 4
 
 
-def test_the_doctor_says_what_is_at_work(load: Any) -> None:
+def test_the_doctor_names_what_is_at_work(load: Any) -> None:
     """By name; and where nothing is, that."""
     watch = tailwatch.install(gc="off", fast_sse=True)
     watch.fast_sse.undo()
@@ -594,7 +594,7 @@ def test_an_install_after_a_door_may_change_it(load: Any) -> None:
 
 
 def test_no_server_is_imported_for_it() -> None:
-    """In a fresh process the option imports none of the packages that it knows."""
+    """In a fresh process the option imports none of the known packages."""
     code = (
         "import sys, tailwatch; from tailwatch import integrations\n"
         "assert not [name for name in sys.modules if name.startswith(('tailwatch.sse', 'orjson', 'pydantic'))]\n"
@@ -608,7 +608,7 @@ def test_no_server_is_imported_for_it() -> None:
 
 
 def test_after_uninstall_a_held_function_is_the_server_s(load: Any) -> None:
-    """Somebody took ours out of the module: each call of it goes to the server's own function."""
+    """Ours was taken out of the module: each call of it goes to the server's own function."""
     called = []
 
     def counting(*args: Any, **kwargs: Any) -> str:
@@ -691,12 +691,12 @@ def test_a_class_accelerated_by_hand_is_counted_and_logged(caplog: pytest.LogCap
     assert fallbacks() == {}
 
 
-def test_a_module_that_is_loaded_late_is_heard_from_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """install() imports it for nobody."""
-    heard: list[tuple[str, str]] = []
+def test_a_module_that_is_loaded_late_is_followed_from_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """install() does not import it."""
+    received: list[tuple[str, str]] = []
     module = sys.modules["tailwatch.sse.accelerate"]
     monkeypatch.delitem(sys.modules, "tailwatch.sse.accelerate")
-    fast = FastSSE(lambda *what: heard.append(what), lambda note: None)
+    fast = FastSSE(lambda *what: received.append(what), lambda note: None)
     fast.listen()
     assert "tailwatch.sse.accelerate" not in sys.modules
     monkeypatch.setitem(sys.modules, "tailwatch.sse.accelerate", module)
@@ -708,11 +708,11 @@ def test_a_module_that_is_loaded_late_is_heard_from_the_next_tick(monkeypatch: p
     fast.unlisten()
     with sse.accelerate(Own):
         Own(text="a", value=0.5).model_dump_json()
-    assert heard == [("Own:value", "unsupported")]
+    assert received == [("Own:value", "unsupported")]
 
 
 def test_a_patch_over_ours_is_reported_and_works(load: Any) -> None:
-    """Somebody wraps our replacement: uninstall() leaves theirs, says so, and ours below it only hands on."""
+    """Our replacement is wrapped: uninstall() leaves the wrapper, reports it, and ours below it only hands on."""
     home, other = load_sglang(load)
     tailwatch.install(gc="off", fast_sse=True)
     ours = home.build_sse_content
@@ -748,7 +748,7 @@ def test_an_undo_that_fails_is_reported() -> None:
 
 
 def test_without_its_encoders_it_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where orjson is missing, say: install() works, and the doctor hears of it once."""
+    """Where orjson is missing, say: install() works, and the doctor has it once."""
     monkeypatch.setattr(
         "tailwatch.integrations.fast_sse.found", lambda: importlib.import_module("tailwatch.no_such_module")
     )

@@ -72,10 +72,10 @@ def test_outputs_reach_the_stream_of_the_task_that_registered(monkeypatch: pytes
     processor = bench.Processor()
     processor.add_request(SimpleNamespace(request_id="chatcmpl-1"), "prompt", None, 0)
     bench.serving = None
-    processor.add_request(SimpleNamespace(request_id="somebody's"), "prompt")
+    processor.add_request(SimpleNamespace(request_id="another"), "prompt")
     came = time.monotonic_ns()
     for end in (None, None, "length", None):
-        outputs = [output("chatcmpl-1", end), output("somebody's")]
+        outputs = [output("chatcmpl-1", end), output("another")]
         assert processor.process_outputs(outputs, time.monotonic(), None) == "processed"
     assert [ids for ids, *_ in bench.calls] == [["chatcmpl-1"]] * 3
     assert all(came <= at <= time.monotonic_ns() for *_, at in bench.calls)
@@ -120,7 +120,7 @@ def test_what_is_strange_is_counted_and_changes_nothing(monkeypatch: pytest.Monk
 
 
 def test_undo_puts_both_methods_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And says what it cannot put back."""
+    """And reports what it cannot put back."""
     bench = Bench(monkeypatch)
     owner = f"{PATHS[0].module}.OutputProcessor"
     assert bench.hook.names == (f"{owner}.add_request", f"{owner}.process_outputs")

@@ -169,7 +169,7 @@ SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions", "root_path
 
 
 def test_each_request_s_tasks_find_its_own_stream(client: Any, tmp_path: Path) -> None:
-    """Also tasks that it starts; one that outlives it finds nothing, and holds nothing. Nobody else does."""
+    """Also tasks that it starts; one that outlives it finds nothing, and holds nothing. Nothing else does."""
     seen: list[bool] = []
     left: list[Any] = []
 
@@ -226,7 +226,7 @@ def test_nothing_is_wrapped_outside_a_group(client: Any) -> None:
 
 
 def test_asking_for_the_choices_imports_no_encoder() -> None:
-    """Every install() asks: the encoders, and what they need, stay with those who use them."""
+    """Every install() asks: the encoders, and what they need, stay with those that use them."""
     code = "import sys, tailwatch.integrations as s; s.choices(); sys.exit('tailwatch.sse.accelerate' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0
 

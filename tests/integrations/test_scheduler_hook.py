@@ -94,7 +94,7 @@ def test_with_a_queue_of_batches_a_step_counts_what_it_answers(monkeypatch: pyte
 
 
 def test_what_is_not_found_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduler of a version that nobody has seen: the engine goes on, and the doctor gives the name."""
+    """A scheduler of an unknown version: the engine goes on, and the doctor gives the name."""
 
     class Other:
         def step(self) -> dict[int, Any]:
@@ -120,7 +120,7 @@ def test_what_is_not_found_is_named_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_second_engine_is_not_mixed_with_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their steps would interleave: the first is followed, and the doctor is told."""
+    """Their steps would interleave: the first is followed, and the doctor has a note."""
     Core, watch = install(monkeypatch)
     first, second = Core(decoding("0.33")), Core(decoding("0.33", 7))
     first.step()
@@ -130,7 +130,7 @@ def test_a_second_engine_is_not_mixed_with_the_first(monkeypatch: pytest.MonkeyP
 
 
 def test_a_method_that_others_replaced_after_us_stays_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """uninstall() says so, and ours inside theirs only hands on."""
+    """uninstall() reports it, and ours inside theirs only hands on."""
     Core, watch = install(monkeypatch)
     engine = Core(decoding("0.33"), decoding("0.33"))
     engine.step()

@@ -1,4 +1,4 @@
-"""Steps read off objects as vLLM's scheduler makes them, of three ages; what a step cannot tell is unknown."""
+"""Steps read off objects as vLLM's scheduler makes them, of three ages; what a step does not hold is unknown."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_step_of_decoding_is_read_whatever_the_version(age: str) -> None:
 
 
 @pytest.mark.parametrize("age", ["0.10", "0.12", "0.33"])
-def test_prefill_is_told_from_decoding(age: str) -> None:
+def test_prefill_is_distinguished_from_decoding(age: str) -> None:
     """A new request, and one that goes on with its chunks; the longest has a name."""
     tokens = {"a": 1, "b": 1, "new": 300, "chunk": 512}
     [step] = run(Scheduler(age), scheduler_output(age, tokens, ("new",), {"chunk": 0}))
@@ -267,7 +267,7 @@ def test_objects_that_are_none_of_these_are_unknown() -> None:
 
 
 def test_a_batch_of_nothing_is_no_step() -> None:
-    """Finished requests are told to the workers by one."""
+    """Finished requests are passed to the workers by one."""
     assert len(run(Scheduler(), decoding("0.33"), scheduler_output("0.33", {}), decoding("0.33"))) == 2
 
 

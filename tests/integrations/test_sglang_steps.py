@@ -291,7 +291,7 @@ def test_requests_are_not_held_by_us(monkeypatch: pytest.MonkeyPatch, turn: str)
         gc.enable()
 
 
-def test_ends_that_nobody_sees_are_found_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unseen_ends_are_found_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where process_input_requests is not called: what is kept is bounded by what the scheduler has."""
     scheduler, _, watch = followed(monkeypatch, "0.5.23")
     for number in range(6 * 1024):
@@ -313,7 +313,7 @@ def test_only_the_first_rank_of_a_group_is_followed(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_cannot_be_read_is_unknown_and_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version that nobody has read: the engine goes on, its steps have lengths."""
+    """A version that is not known: the engine goes on, its steps have lengths."""
     scheduler, steps, watch = followed(monkeypatch, "0.5.23")
     scheduler._add_request_to_queue(Req("a", 5, 50))
     scheduler.turn()

@@ -191,7 +191,7 @@ def test_time_is_the_part_s_in_which_it_was_spent(monkeypatch: pytest.MonkeyPatc
 
 
 def test_where_results_are_fetched_is_not_seen_before_5_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the whole update may be the device's: it counts so, and the doctor says it once."""
+    """There the whole update may be the device's: it counts so, and the doctor has it once."""
     manager, steps, watch = followed(monkeypatch, "4.57")
     manager.batch_processor.sleeps["update"] = 0.05
     for _ in range(3):
@@ -248,7 +248,7 @@ def test_a_processor_goes_with_its_last_user(monkeypatch: pytest.MonkeyPatch) ->
     assert len(steps()) == before + 2 - 1
 
 
-def test_a_method_that_somebody_keeps_keeps_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_method_keeps_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """As without us. Another processor's steps are not the first one's."""
     manager, steps, _ = followed(monkeypatch, "5.24")
     kept = manager.batch_processor.prepare_next_batch
@@ -366,7 +366,7 @@ def hooked(
 
 
 def test_results_reach_the_stream_of_the_task_that_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the time at which they were made; those of nobody's stream go as they went."""
+    """With the time at which they were made; those of no stream go as they went."""
     calls: list[Any] = []
     serving: list[Any] = []
     Manager, Router, hook = hooked(monkeypatch, serving, calls)

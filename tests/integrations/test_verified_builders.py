@@ -111,7 +111,7 @@ def test_the_first_are_compared_and_then_one_in_many() -> None:
     ids=["twice", "missing", "changed", "rounded", "bytes", "refuses"],
 )
 def test_what_is_no_template_is_left_to_the_function(original: Callable[..., Any]) -> None:
-    """Found at the first call, said once, and never tried again."""
+    """Found at the first call, reported once, and never tried again."""
     builder = Builder(original)
     for i in range(5):
         assert builder.frame("Text", i) == original("Text", i)
@@ -132,7 +132,7 @@ def test_one_difference_ends_it() -> None:
     assert builder.reported == [("frame", "differs")]
 
 
-def test_a_function_that_raises_is_heard() -> None:
+def test_an_error_of_the_function_comes_through() -> None:
     """Where it raises and the template does not, its error comes through, and the shape is given up."""
     allowed = [True]
 
@@ -189,7 +189,7 @@ def _answering(builder: GuardedBuilder, fixed: str) -> Callable[..., str]:
 
 
 def test_after_stop_every_call_is_the_functions() -> None:
-    """For whoever still holds the replacement."""
+    """For code that still holds the replacement."""
     builder = Builder(plain)
     for i in range(3):
         builder.frame("x", i)
@@ -202,10 +202,10 @@ def test_after_stop_every_call_is_the_functions() -> None:
 
 
 def test_it_looks_like_the_function() -> None:
-    """Name, docstring and signature; whether the parameters are the same is told."""
+    """Name, docstring and signature; whether the parameters are the same is reported."""
 
     def original(text: str, number: int = 0) -> str:
-        """What it says."""
+        """What it does."""
         return plain(text, number)
 
     def same(builder: GuardedBuilder) -> Callable[..., str]:
@@ -217,7 +217,7 @@ def test_it_looks_like_the_function() -> None:
     guarded = GuardedBuilder(original, same)
     assert guarded.same_signature
     assert not GuardedBuilder(original, other).same_signature
-    assert (guarded.function.__name__, guarded.function.__doc__) == ("original", "What it says.")
+    assert (guarded.function.__name__, guarded.function.__doc__) == ("original", "What it does.")
     assert inspect.signature(guarded.function) == inspect.signature(original)
     assert guarded.original is original
 

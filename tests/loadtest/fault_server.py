@@ -2,7 +2,7 @@
 
 Run: python fault_server.py [--stall S --every S] [--slots N --service S]. Its first line of output is its port; it ends
 with its standard input.
-The query of a request says how it is answered:
+The query of a request sets how it is answered:
 
     tokens=8 gap=0.005 first=0.001     a stream: so many messages, seconds between them, and before the first
     many=4                             tokens in each message
@@ -42,7 +42,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 RAW = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
-REFUSAL = 0.3  # seconds until what finds no slot is told so
+REFUSAL = 0.3  # seconds until what finds no slot is refused
 
 
 class Server:

@@ -126,7 +126,7 @@ def series_of(requests: Requests, seconds: int) -> Series:
 
 
 def paused() -> Result:
-    """The client itself was away for a second: the run is invalid, and says so."""
+    """The client itself was away for a second: the run is invalid, and marked so."""
     result = stalled()
     result.client.pauses, result.client.paused = [(15 * NS, NS)], 1.0
     assert result.requests is not None
@@ -141,7 +141,7 @@ def paused() -> Result:
 
 
 def empty() -> Result:
-    """Nobody answered: every request was refused."""
+    """No answer: every request was refused."""
     requests = Requests()
     for index in range(10):
         values = dict.fromkeys(("first_byte", "first_chunk", "first", "last", "tpot", "largest_gap"), NEVER)

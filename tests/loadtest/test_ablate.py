@@ -38,7 +38,7 @@ A, B = Variant("a"), Variant("b")
 
 
 class Virtual:
-    """Runs that take no time: B needs half of A's; what is ordered may not be believed."""
+    """Runs that take no time: B needs half of A's; runs that are ordered so do not count."""
 
     def __init__(self, bad: tuple[int, ...] = (), verdict: str = "invalid", interrupted: bool = False) -> None:
         self.done: list[tuple[str, str, int]] = []
@@ -61,7 +61,7 @@ def all_of(plan: AblationPlan, runs: Virtual) -> Found:
 
 
 def test_the_order_of_two() -> None:
-    """A B, B A, B A, A B: neither comes first more often, and a drift does not tell them apart."""
+    """A B, B A, B A, A B: neither comes first more often, and a drift does not separate them."""
     pairs = ["".join("AB"[i] for i in order(2, pair)) for pair in range(8)]
     assert pairs == ["AB", "BA", "BA", "AB"] * 2
     places = [2 * pair + order(2, pair).index(0) - 2 * pair - order(2, pair).index(1) for pair in range(4)]
@@ -76,7 +76,7 @@ def test_the_order_of_three() -> None:
 
 @given(st.integers(2, 20), st.integers(0, 1000))
 def test_each_runs_once_a_pair(variants: int, pair: int) -> None:
-    """An order leaves out nobody."""
+    """An order leaves out none."""
     assert sorted(order(variants, pair)) == list(range(variants))
 
 
@@ -102,7 +102,7 @@ def test_several_variants_and_loads() -> None:
     assert {table.b for table, _ in comparison.shown} == {"b"}
 
 
-def test_a_pair_that_may_not_be_believed_is_repeated() -> None:
+def test_a_pair_that_does_not_count_is_repeated() -> None:
     """With a schedule of its own, at the end; the bad run is kept, and left out by the comparison."""
     runs = Virtual(bad=(1, 5))
     found = all_of(AblationPlan([A, B], again=False), runs)
@@ -111,7 +111,7 @@ def test_a_pair_that_may_not_be_believed_is_repeated() -> None:
     assert any("left out: invalid" in note for note in found.compare().tables[0].notes)
 
 
-def test_it_ends_where_nothing_may_be_believed() -> None:
+def test_it_ends_where_no_pair_counts() -> None:
     """Nine pairs at most for six; what there is has no interval."""
     runs = Virtual(bad=tuple(range(0, 100, 2)))
     found = all_of(AblationPlan([A, B], again=False), runs)
@@ -214,7 +214,7 @@ def notes(path: Path) -> list[dict[str, object]]:
 
 
 def has_ended(pid: object) -> bool:
-    """Also where nobody has waited for it."""
+    """Also where it was not waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -252,7 +252,7 @@ def test_a_server_is_stopped_when_the_run_fails(tmp_path: Path) -> None:
     assert all_end(notes(tmp_path / "notes"))
 
 
-def test_a_server_that_ends_meanwhile_is_told(tmp_path: Path) -> None:
+def test_a_server_that_ends_meanwhile_is_reported(tmp_path: Path) -> None:
     """With how it ended."""
     with start(tmp_path, port=free_port()) as ended:
         os.kill(int(str(notes(tmp_path / "notes")[0]["pid"])), signal.SIGKILL)
@@ -260,7 +260,7 @@ def test_a_server_that_ends_meanwhile_is_told(tmp_path: Path) -> None:
 
 
 def test_a_server_that_does_not_start_is_an_error(tmp_path: Path) -> None:
-    """It says how it ended and what its last words were; no such program is told, too."""
+    """The error has how it ended and its last words; a missing program is reported, too."""
     with pytest.raises(TailwatchError, match=r"\(exit status 1\);.*:\nno memory left"):
         with start(tmp_path, "--dies", port=free_port()):
             raise AssertionError("it is not ready")
@@ -338,7 +338,7 @@ def test_planted_stalls_are_found_live(tmp_path: Path) -> None:
     starts = sorted((one.started, name) for side, name in zip(sides, "AB", strict=True) for one in side)
     assert "".join(name for _, name in starts).startswith("ABBABAABABBA")
     if sum(one.valid and two.valid for one, two in zip(*sides, strict=True)) < 6:
-        pytest.skip("this machine is too busy to keep a schedule of 15 requests, and the runs say so")
+        pytest.skip("this machine is too busy to keep a schedule of 15 requests, and the runs report it")
     assert "stalls" in (tmp_path / "c.html").read_text()
     row = json.loads((tmp_path / "c.json").read_text())["comparison"]["tables"][0]["rows"][0]
     assert row["difference"]["low"] > 0 and row["verdict"] == "shown" and row["better"] is False
@@ -374,7 +374,7 @@ def test_a_server_that_will_not_start_again_costs_no_pair(tmp_path: Path) -> Non
 
 @pytest.mark.slow  # each pair is repeated
 @pytest.mark.timeout(180)
-def test_a_run_whose_server_died_is_not_believed(tmp_path: Path) -> None:
+def test_a_run_whose_server_died_does_not_count(tmp_path: Path) -> None:
     """Its answers are those of a dying server: the pair is repeated, and in the end there is none."""
     pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
     looked = ("--rate", "60", "--duration", "0.1", "--warmup", "0", "--no-baseline-repeat", "-o", "runs")

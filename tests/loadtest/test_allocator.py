@@ -37,8 +37,8 @@ def growth(way: str) -> float:
     return float(done.stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's malloc that is told something")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's malloc that is configured")
 def test_columns_that_grow_side_by_side_leave_no_holes() -> None:
-    """And without it they do: else there would be nothing to tell."""
+    """And without it they do: else there would be nothing to configure."""
     assert growth("grow_in_place") < 1.1
     assert growth("as it is") > 1.15

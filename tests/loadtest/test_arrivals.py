@@ -107,7 +107,7 @@ def test_a_cut_ramp_is_still_the_ramp() -> None:
 
 
 def test_the_wrong_law_is_seen() -> None:
-    """The test tells gamma gaps of CV 2 from Poisson: it is one that can fail."""
+    """The test separates gamma gaps of CV 2 from Poisson: it is one that can fail."""
     times, _, _ = Arrivals.parse("gamma:2").draw(100, requests=2000)
     sample = [(later - earlier) / 1e7 for earlier, later in pairwise(times)]
     cdf = interarrival.poisson().cdf

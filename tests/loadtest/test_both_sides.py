@@ -101,7 +101,7 @@ def test_the_server_gives_the_same(row: tuple[Any, ...]) -> None:
     assert of_the_server(*seen) == [reason]
 
 
-def test_a_timeout_says_what_it_was() -> None:
+def test_a_timeout_has_its_side() -> None:
     """A 504 is the server's: no fault of the exchange; the tester's own is one."""
     assert FAULTS[fault_of(of_the_tester(504, FINISHED, 10, (), 10))] == ""
     assert FAULTS[fault_of(of_the_tester(200, TIMEOUT, 10, (), 10))] == "timeout"

@@ -164,7 +164,7 @@ def test_a_file_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path,
 
 
 def test_a_search_that_found_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """It says so."""
+    """It is reported."""
     assert main(["capacity", "--expect", "5", "--knee", saved(tmp_path, rate=None, low=None)]) == 2
     assert "found no knee" in capsys.readouterr().err
 

@@ -85,7 +85,7 @@ def test_tpot_as_on_the_server_side() -> None:
 
 
 def test_without_the_parser(tmp_path: Path) -> None:
-    """The error says what to install."""
+    """The error has what to install."""
     code = "import sys; sys.modules['httptools'] = None; import tailwatch.loadtest.pool"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1

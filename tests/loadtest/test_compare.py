@@ -1,4 +1,4 @@
-"""tailwatch compare: which runs are compared with which, what is called shown, and what is said where nothing is."""
+"""tailwatch compare: which runs are compared with which, what is called shown, and what is printed where nothing is."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_large_effect_is_shown_with_its_sign() -> None:
 
 
 def test_the_other_way_round_is_worse() -> None:
-    """Exchanged, the same rows say higher and worse; for goodput higher is better."""
+    """Exchanged, the same rows are higher and worse; for goodput higher is better."""
     found = compare([arm("freeze", ms=10.0, seed=1), arm("default")])
     assert rows(found)["ttft p99"].better is False
     more = compare([arm("a", good=1000), arm("b", good=2000)], of=measures(["goodput", "throughput"]))
@@ -101,7 +101,7 @@ def test_the_other_way_round_is_worse() -> None:
 
 
 def test_equal_variants_show_nothing() -> None:
-    """A/A: no row is called different, and the text says so, with the smallest effect that would have shown."""
+    """A/A: no row is called different, and the text has that, with the smallest effect that would have shown."""
     found = compare([arm("a"), arm("b", seed=1)])
     assert found.shown == () and found.looked_at > 10
     text = show(found)
@@ -134,7 +134,7 @@ def test_fewer_than_six_runs_have_no_interval() -> None:
 
 
 def test_pairs_are_found_by_their_schedule() -> None:
-    """The order of a file does not matter; runs without a partner are left out, and said to be."""
+    """The order of a file does not matter; runs without a partner are left out, and listed as such."""
     a, b = arm("a"), arm("b", ms=10.0)
     turned = VariantRuns("b", [*b.runs[::-1], run(77, ms=10.0)])
     found = compare([a, turned])
@@ -145,7 +145,7 @@ def test_pairs_are_found_by_their_schedule() -> None:
 
 
 def test_pairs_of_an_ablation_are_found_by_their_number() -> None:
-    """One schedule in all runs, or none at all (closed loop): the pair's number tells."""
+    """One schedule in all runs, or none at all (closed loop): the pair's number decides."""
     sides = arm("a", workers=8), arm("b", workers=8, ms=10.0)
     for side in sides:
         for number, one in enumerate(side.runs):
@@ -175,7 +175,7 @@ def test_pairs_that_do_not_alternate_are_called_weak() -> None:
     assert compare([arm("a"), arm("b")]).tables[0].notes == ()
 
 
-def test_runs_that_may_not_be_believed_are_left_out() -> None:
+def test_invalid_and_capped_runs_are_left_out() -> None:
     """Invalid and capped runs take their pairs along, and each is counted."""
     bad = [run(0, ms=500.0, verdict="capped"), run(1, ms=500.0, verdict="invalid"), *arm("b", 8, ms=10.0).runs[2:]]
     found = compare([arm("a", 8), VariantRuns("b", bad)])
@@ -199,7 +199,7 @@ def test_each_load_has_its_table_and_counts() -> None:
 
 
 def test_no_load_in_common_is_an_error() -> None:
-    """The error says at which loads each was run."""
+    """The error has at which loads each was run."""
     with pytest.raises(OptionError, match=r": a .*poisson at 40/s; b .*50/s"):
         compare([arm("a"), arm("b", rate=50.0)])
     with pytest.raises(OptionError, match="two variants"):
@@ -221,13 +221,13 @@ def test_the_floor_is_what_equal_arms_differ_by() -> None:
 
 
 def test_equal_arms_that_differ_are_called_a_bias() -> None:
-    """When A differs from itself as shown as can be, the table says that the setting is biased."""
+    """When A differs from itself as shown as can be, the table has that the setting is biased."""
     found = compare([arm("a"), arm("b")], again=arm("again", ms=10.0))
     assert any("biased" in note for note in found.tables[0].notes)
 
 
 def test_the_clients_own_lag_is_held_against_a_difference() -> None:
-    """A lag above 5 % of the difference is told with a latency from the planned start, not with one between tokens."""
+    """A lag above 5 % of the difference is noted with a latency from the planned start, not with one between tokens."""
     found = compare([arm("a", lag_ms=5.0), arm("b", ms=17.0, lag_ms=5.0)])
     by_label = rows(found)
     assert any("5 ms late" in note for note in by_label["ttft p50"].notes)
@@ -243,7 +243,7 @@ def test_failures_are_a_row_of_their_own() -> None:
     assert "points" in show(found)
 
 
-def test_who_drops_requests_is_not_praised() -> None:
+def test_dropped_requests_are_no_improvement() -> None:
     """Half the latency of those that were answered, and a twentieth ended by the tester: p50 and p90 are lower, p99 is
     a lower bound and no improvement, whichever side drops; the bound of the change has its direction."""
     kept, drops = arm("kept", ms=20.0), arm("drops", ms=10.0, seed=1, dropped=110)
@@ -274,7 +274,7 @@ def test_a_goodput_of_nothing_is_compared_too() -> None:
 
 
 def test_other_bounds_make_goodput_incomparable() -> None:
-    """Runs with another SLO: latencies are compared, goodput is not, and that is said."""
+    """Runs with another SLO: latencies are compared, goodput is not, and that is noted."""
     found = compare([arm("a"), arm("b", slo="ttft<=1s")])
     assert "goodput" not in rows(found) and "ttft p50" in rows(found)
     assert any("SLOs differ" in note for note in found.tables[0].notes)

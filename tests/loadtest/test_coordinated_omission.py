@@ -57,7 +57,7 @@ def test_without_it_the_stall_is_nearly_gone() -> None:
 
 
 def test_the_interval_of_all_connections_is_the_wrong_one() -> None:
-    """With 1 ms, the rate of all five together: 50 025 values and a median of 3 ms, which nobody waited."""
+    """With 1 ms, the rate of all five together: 50 025 values and a median of 3 ms, which no request waited."""
     found = corrected(closed_loop_ms(5), 1.0)
     assert len(found.values) == 50_025
     assert found.p(50) == 3.0
@@ -70,7 +70,7 @@ def test_correcting_what_counts_from_the_plan_counts_twice() -> None:
     assert percentiles(found, 50, 90) == pytest.approx([264, 674], abs=0.5)
 
 
-def test_the_example_says_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_guide_has_what_the_example_prints(capsys: pytest.CaptureFixture[str]) -> None:
     """The number of the double correction in docs/load_testing.md is that of the code beside it, for a true 5 ms."""
     text = (Path(__file__).parents[2] / "docs" / "load_testing.md").read_text(encoding="utf-8")
     (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "corrected(" in block)

@@ -38,7 +38,7 @@ def test_this_is_the_case_that_requests_get_wrong(held: stall_case.Held) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("pairs", "experiments"), [(6, 6000), (8, 1200), (12, 120)])
-def test_the_promises_at_full_size(pairs: int, experiments: int) -> None:
+def test_the_guarantees_at_full_size(pairs: int, experiments: int) -> None:
     """The same with other seeds and more experiments, also with more pairs, whose sign flips take time."""
     found = stall_case.held(pairs, experiments, pairs)
     assert found.cover >= 0.93 and found.cover_unpaired >= 0.93

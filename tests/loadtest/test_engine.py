@@ -1,4 +1,4 @@
-"""The engine over a pool that is made up: when it sends, what it holds back, how it ends, and what it says of
+"""The engine over a pool that is made up: when it sends, what it holds back, how it ends, and what it reports of
 itself."""
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def test_a_closed_loop_ends_with_its_time() -> None:
     assert result.duration == 0.3
 
 
-def test_a_client_that_stands_still_says_so() -> None:
+def test_a_client_that_stands_still_is_reported() -> None:
     """A sleep in the client's own loop: the schedule was not kept, the pause is there, its gaps are marked."""
 
     def stall(run: LoadRun) -> None:
@@ -231,7 +231,7 @@ def test_a_client_that_stands_still_says_so() -> None:
 
 @pytest.mark.parametrize(("cpu_ns", "named"), [(350 * MS, "CPU"), (20 * MS, "did not run for 0.40 s")])
 def test_the_limit_that_was_hit_is_named(cpu_ns: int, named: str) -> None:
-    """A pause spent computing is this client's CPU; one in which it did not run is somebody else's."""
+    """A pause spent computing is this client's CPU; one in which it did not run is another process's."""
     watch = SelfWatch()
     watch.starts.append(0)
     watch.ends.append(400 * MS)
@@ -378,7 +378,7 @@ def test_a_short_wait_is_no_pause() -> None:
 
 
 def test_a_closed_loop_goes_through_its_requests_again() -> None:
-    """For as long as it was told, whatever the schedule's own length."""
+    """For as long as was asked, whatever the schedule's own length."""
     pool = MadeUp(service=0.005)
     result, _ = go(job(plan(4, gap=0.0), workers=2, seconds=0.3), pool)
     assert len(pool.requests) > 4 and set(pool.requests) == {b"0", b"1", b"2", b"3"}
@@ -387,7 +387,7 @@ def test_a_closed_loop_goes_through_its_requests_again() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_answer_that_ends_the_run_sends_nothing_more(workers: int) -> None:
-    """Closing the pool ends exchanges, and ended exchanges make room: nobody takes it."""
+    """Closing the pool ends exchanges, and ended exchanges make room: nothing takes it."""
     pool = MadeUp(service=None)
     result, _ = go(job(plan(6, gap=0.0, duration=0.1), workers=workers, cap=2, drain=0.1), pool)
     assert pool.closed and result.outcomes.good == 0
@@ -401,8 +401,8 @@ def test_the_largest_memory_is_this_process_own() -> None:
     assert 5 << 20 < resident < 100 << 20 < len(held)
 
 
-def test_a_request_that_is_over_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for the run's end looks when it may have come, not after each of its requests."""
+def test_a_request_that_is_over_wakes_no_waiter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A waiter for the run's end looks when it may have come, not after each of its requests."""
     looks: list[bool] = []
     change = LoadRun._change
 

@@ -1,4 +1,4 @@
-"""The load of several processes: who counts, whose streams wait for whom, and what becomes of the dead."""
+"""The load of several processes: which count, whose streams wait for which, and what becomes of the dead."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Member(Python):
     """Another process of the group."""
 
     def do(self, what: str, number: int = 0) -> list[Any]:
-        """open, run (first tokens), curve, look; what its load signal says afterwards."""
+        """open, run (first tokens), curve, look; what its load signal is afterwards."""
         answer: list[Any] = self.ask(f"{what} {number}")
         return answer
 
@@ -89,7 +89,7 @@ def renewed(watch: tailwatch.Watch) -> Any:
 
 
 def test_requests_of_all_processes_count(start: Callable[[str], Member], tmp_path: Path) -> None:
-    """Running and waiting are of the whole group; who was killed has none any more."""
+    """Running and waiting are of the whole group; one that was killed has none any more."""
     other = start("api")
     other.do("open", 5)
     other.do("run", 2)
@@ -136,7 +136,7 @@ def test_without_an_engine_each_process_is_one_server(start: Callable[[str], Mem
         stream.close()
 
 
-def test_an_engine_that_serves_the_metrics_says_the_same(start: Callable[[str], Member], tmp_path: Path) -> None:
+def test_an_engine_that_serves_the_metrics_gives_the_same(start: Callable[[str], Member], tmp_path: Path) -> None:
     """Whichever process is asked."""
     other = start("api")
     watch = install(tmp_path, role="engine")

@@ -1,4 +1,5 @@
-"""Ctrl-C: what was had until then is reported and marked, nothing measured is said, and SIGINT is as it was before."""
+"""Ctrl-C: what was had until then is printed and marked, nothing measured is reported, and SIGINT is as it was
+before."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def bench(*arguments: str) -> Tailwatch:
 
 
 def ended(going: Tailwatch) -> tuple[str, str]:
-    """What it said after one Ctrl-C, in a sentence and not in a traceback, with the shell's status for that."""
+    """What it printed after one Ctrl-C, in a sentence and not in a traceback, with the shell's status for that."""
     going.signal(signal.SIGINT)
     out, err = going.finish()
     assert "Traceback" not in err and "never awaited" not in err and "destroyed" not in err, err
@@ -58,7 +59,7 @@ def ended(going: Tailwatch) -> tuple[str, str]:
     return out, err
 
 
-# What is said
+# What is printed
 
 
 def interrupted(verdict: str = "interrupted") -> Result:
@@ -69,7 +70,7 @@ def interrupted(verdict: str = "interrupted") -> Result:
     return result
 
 
-def test_a_run_that_was_interrupted_says_so_everywhere(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_marked_everywhere(tmp_path: Path) -> None:
     """As a field, in the file, in each row of the CSV, in the table and on the page."""
     result = interrupted()
     results.save(tmp_path / "r.json", [result])
@@ -85,7 +86,7 @@ def test_a_run_that_was_interrupted_says_so_everywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verdict", ["interrupted", "capped", "invalid", "valid"])
-def test_it_is_believed_by_nobody(verdict: str) -> None:
+def test_an_interrupted_run_is_not_valid(verdict: str) -> None:
     """Whatever else is wrong with it: not valid, no verdict over its SLO, nothing to a search."""
     result = interrupted(verdict)
     assert not result.valid
@@ -99,7 +100,7 @@ def test_one_interrupted_client_makes_the_load_so() -> None:
 
 
 def test_a_file_of_an_earlier_version_is_read() -> None:
-    """Its verdict tells."""
+    """By its verdict."""
     data = interrupted().as_dict()
     del data["interrupted"]
     assert Result.from_dict(data).interrupted
@@ -123,7 +124,7 @@ def test_in_the_run(fault_server: Start, tmp_path: Path, processes: str) -> None
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_in_the_warm_up(fault_server: Start, tmp_path: Path, processes: str) -> None:
-    """Nothing was measured, and that is said; no file is left that holds nothing."""
+    """Nothing was measured, and that is reported; no file is left that holds nothing."""
     server = fault_server()
     options = ["--model", "m", "--rate", "50", "--warmup", "100000", "--json", str(tmp_path / "r.json")]
     with bench(server.url(tokens=2), *options, "--processes", processes) as going:
@@ -337,7 +338,7 @@ def test_a_run_that_fails_leaves_it_too(fault_server: Start, mine: Mine, monkeyp
 
 
 def test_a_library_gets_its_keyboard_interrupt(fault_server: Start, capfd: pytest.CaptureFixture[str]) -> None:
-    """Where nobody asked for more: raised, with everything closed and the collector as it was."""
+    """Where no more was asked for: raised, with everything closed and the collector as it was."""
     server = fault_server()
     gc.unfreeze()
     callbacks = list(gc.callbacks)

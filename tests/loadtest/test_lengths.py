@@ -14,7 +14,7 @@ from tailwatch.loadtest.lengths import Lengths
 from tailwatch.loadtest.schedule import MOST_TOKENS
 
 
-def test_each_form_draws_what_it_says() -> None:
+def test_each_form_draws_its_distribution() -> None:
     """A number, an even range with both ends, and a log-normal with its median; the same for the same seed."""
     assert set(Lengths.parse("128").column(100, "s")) == {128}
     assert Lengths.parse(5).text == "5"

@@ -172,7 +172,7 @@ def test_a_stream_with_its_end_marker_is_whole(fault_server: Start, how: dict[st
 
 
 def test_a_stream_of_plain_http_needs_no_end_marker(fault_server: Start) -> None:
-    """What is no known API ends when HTTP says so."""
+    """What is no known API ends by HTTP."""
     assert run(fault_server().url(mark=0), api="http", rate=50.0, requests=5).outcomes.good == 5
 
 
@@ -191,9 +191,9 @@ def test_what_never_ends_is_ended(fault_server: Start, fault: str) -> None:
     assert result.goodput.attainment == 0.0
 
 
-def test_who_was_given_up_is_in_the_tail(fault_server: Start) -> None:
+def test_requests_given_up_are_in_the_tail(fault_server: Start) -> None:
     """A run that timed out has no TTFT but those it waited for: the timeout, but for what a loop's timer may
-    be early (uvloop counts from the beginning of its turn); one that was answered has its own, and both tell how long
+    be early (uvloop counts from the beginning of its turn); one that was answered has its own, and both have how long
     connecting took."""
     server = fault_server()
     hung = load(server.url(fault="hang"), timeout=0.5)
@@ -234,9 +234,9 @@ def test_a_server_that_dies_in_mid_run_is_an_outcome(fault_server: Start) -> Non
     assert sum(result.outcomes.by_reason.values()) == result.schedule["n"]
 
 
-def test_nobody_there_is_an_outcome() -> None:
+def test_a_missing_server_is_an_outcome() -> None:
     """All refused."""
-    with socket.socket() as held:  # bound and not listening: nobody else gets the port
+    with socket.socket() as held:  # bound and not listening: no other process gets the port
         held.bind(("127.0.0.1", 0))
         result = load(f"http://127.0.0.1:{held.getsockname()[1]}")
     assert result.outcomes.faults == {"refused": 10}
@@ -361,7 +361,7 @@ def test_an_interrupt_prints_what_it_has(fault_server: Start, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("processes", [pytest.param("1", marks=pytest.mark.slow), "2"])
-def test_a_client_that_was_stopped_says_so(fault_server: Start, tmp_path: Path, processes: str) -> None:
+def test_a_stopped_client_is_reported(fault_server: Start, tmp_path: Path, processes: str) -> None:
     """SIGSTOP for a second: corrected times have it, the run is invalid, its pause and what it touched are marked."""
     server = fault_server()
     url = server.url(tokens=10, gap=0.01)
@@ -419,7 +419,7 @@ def test_a_cap_that_binds_is_called_out(fault_server: Start, tmp_path: Path) -> 
     assert corrected is not None and naive is not None and corrected > 2 * naive
 
 
-def test_a_search_ends_with_a_knee_or_says_why_not(fault_server: Start, tmp_path: Path) -> None:
+def test_a_search_ends_with_a_knee_or_a_reason(fault_server: Start, tmp_path: Path) -> None:
     """From the closed-loop ceiling to a verdict, within its budget; `size` reads the file."""
     url = fault_server().url(tokens=1, first=0.002)
     options = ["--model", "m", "--find", "goodput", "--slo", "ttft<=2s@90%", "--probe-seconds", "1", "--budget", "2"]
@@ -480,7 +480,7 @@ def test_a_search_finds_the_capacity_of_a_server(fault_server: Start, tmp_path: 
     assert knee.objective == "goodput" and "goodput knee at 90%" in call.stdout
     assert knee.rate == pytest.approx(knee_of_theory, rel=0.15)
     assert knee.low is not None and knee.high is not None and knee.low < knee.rate < knee.high
-    assert knee.saturates is None and knee.gives_way in call.stdout, "it refuses, and is late for nobody"
+    assert knee.saturates is None and knee.gives_way in call.stdout, "it refuses, and is late for none"
     assert not knee.gives_way or "neither prefill nor decode" in knee.gives_way  # "": no rate of the table surely fails
 
 
@@ -516,7 +516,7 @@ def test_nothing_is_waited_for_without_a_drain(fault_server: Start) -> None:
     assert result.outcomes.miss == result.outcomes.scheduled > 0 == result.outcomes.by_reason["timeout"]
 
 
-def test_failures_are_shown_with_what_they_said(fault_server: Start) -> None:
+def test_failures_are_shown_with_their_words(fault_server: Start) -> None:
     """Up to three of a kind, under the table and on the page, with the status and the words, and never a secret."""
     server = fault_server()
     query = "&".join(("echo=1", "status=503"))

@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, answers, complains of nothing, and speaks to nobody."""
+"""The page in a real browser: it draws, answers, has no errors, and connects to nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def opened(running: Browser, path: Path, page: ReportPage, **options: object) ->
     return tab
 
 
-def test_it_draws_and_complains_of_nothing(running: Browser, tmp_path: Path) -> None:
+def test_it_draws_without_errors(running: Browser, tmp_path: Path) -> None:
     """All charts have ink, the policy refuses nothing, and only the file itself was asked for."""
     path = tmp_path / "run.html"
     tab = opened(running, path, bench.page(made_runs.stalled(cap=3)))
@@ -67,7 +67,7 @@ def test_hostile_names_stay_text(running: Browser, tmp_path: Path) -> None:
 
 
 def test_tabs_keys_and_the_pointer_answer(running: Browser, tmp_path: Path) -> None:
-    """Another latency is drawn, a curve can be taken away, a point says what it is."""
+    """Another latency is drawn, a curve can be taken away, a point shows what it is."""
     tab = opened(running, tmp_path / "run.html", bench.page(made_runs.stalled(cap=3)))
     figure = "document.querySelectorAll('.figure')[0]"
     before = tab.ask(f"{INK}(0)")

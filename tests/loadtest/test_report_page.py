@@ -1,4 +1,4 @@
-"""The page of a run as a file: what is in it, what it asks of nobody, and what a hostile name cannot do in it."""
+"""The page of a run as a file: what is in it, that it fetches nothing, and what a hostile name cannot do in it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_document_needs_nothing_else(capped: Result) -> None:
 
 
 def test_the_policy_allows_what_stands_in_it_and_no_more(capped: Result) -> None:
-    """Each script and style is named by its hash; nothing may be asked of anybody."""
+    """Each script and style is named by its hash; nothing may be fetched."""
     reader = read(document.document(bench.page(capped)))
     rules = dict(rule.strip().split(" ", 1) for rule in reader.policy.split(";"))
     assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
@@ -115,7 +115,7 @@ def test_the_policy_allows_what_stands_in_it_and_no_more(capped: Result) -> None
 
 
 def test_names_are_text(capped: Result) -> None:
-    """Whatever a target, a name, a reason or an SLO says, it opens no element and ends none."""
+    """Whatever a target, a name, a reason or an SLO holds, it opens no element and ends none."""
     plain = document.document(bench.page(capped))
     validity = dataclasses.replace(capped.validity, reasons=[HOSTILE], warnings=[HOSTILE])
     hostile = dataclasses.replace(capped, name=HOSTILE, target=HOSTILE, validity=validity)
@@ -126,7 +126,7 @@ def test_names_are_text(capped: Result) -> None:
 
 
 @given(st.text(max_size=60))
-def test_a_chart_says_what_it_was_given(name: str) -> None:
+def test_a_chart_shows_what_it_was_given(name: str) -> None:
     """Any text goes through the data unchanged, and leaves the document whole."""
     view = View(name, Axis("clock", name), Axis("latency"), (Curve(name, "points", "good", [0.5], [0.1]),), note=name)
     text = document.document(ReportPage("t", "l", (Chart("c", (view,)),)))
@@ -172,7 +172,7 @@ def test_the_page_leads_with_what_was_found(capped: Result) -> None:
 
 
 def test_an_invalid_run_leads_with_that() -> None:
-    """No number stands before the reason why there is none to believe."""
+    """No number stands before the reason why none is valid."""
     page = bench.page(made_runs.paused())
     assert page.lead.startswith("This run shows nothing ") and "up to 1 s late" in page.lead
     assert page.bad and page.status.startswith("INVALID")
@@ -199,7 +199,7 @@ def test_the_distribution_has_both_clocks_and_the_bound(capped: Result) -> None:
 
 
 def test_a_stall_is_a_comb() -> None:
-    """Who was planned in the second that stood still waited for its end: TTFT falls with slope -1."""
+    """A request planned in the second that stood still waited for its end: TTFT falls with slope -1."""
     points = views(bench.page(made_runs.stalled()), "When it was slow")["TTFT"].curves
     late = [(x, y) for curve in points for x, y in zip(curve.xs, curve.ys, strict=True) if 9.0 <= x < 10.0]
     assert len(late) > 20
@@ -241,7 +241,7 @@ def test_of_many_points_the_longest_of_each_moment_are_kept() -> None:
 
 
 def test_a_run_without_answers_has_a_page() -> None:
-    """Nothing to draw is said, not drawn."""
+    """Nothing to draw is a sentence, not a chart."""
     text = document.document(bench.page(made_runs.empty()))
     assert "there is no latency" in text
     assert "fault: refused" in text
@@ -270,7 +270,7 @@ def test_a_page_is_small(capped: Result) -> None:
     assert len(document.document(bench.page(capped))) < 400_000
 
 
-def test_a_page_is_written_or_said_why_not(tmp_path: Path, capped: Result) -> None:
+def test_a_page_is_written_or_an_error_names_it(tmp_path: Path, capped: Result) -> None:
     """The file is the document; a directory that is not there is an error that names it."""
     document.write(bench.page(capped), tmp_path / "run.html")
     assert (tmp_path / "run.html").read_text(encoding="utf-8") == document.document(bench.page(capped))

@@ -24,7 +24,7 @@ KNEE = 100.0
 
 
 def probe(rate: float, seconds: float, settle: float) -> Probe:
-    """A server that keeps every bound up to KNEE, and TTFT of nobody beyond."""
+    """A server that keeps every bound up to KNEE, and TTFT of no request beyond."""
     each = round(rate * (seconds - settle) / 10)
     requests = 10 * each
     good = requests if rate <= KNEE else 0
@@ -66,7 +66,7 @@ def test_the_page_of_a_search_names_the_knee() -> None:
     assert "resolved" in document.document(page)
 
 
-def test_a_search_without_a_knee_says_why() -> None:
+def test_a_search_without_a_knee_gives_the_reason() -> None:
     """Unresolved is an answer, with its reason, and no curve is made up."""
     knee = search.find(
         lambda rate, seconds, _: Probe(rate, seconds, 50, 50, 0, 0, {}, (), "the client's own limit"),
@@ -98,7 +98,7 @@ def blocks(page: ReportPage, kind: type) -> list[object]:
 
 
 def test_the_page_of_a_comparison_shows_what_differs() -> None:
-    """Better, worse and not shown are told apart, each with its interval; the sign rule stands beside them."""
+    """Better, worse and not shown are distinguished, each with its interval; the sign rule stands beside them."""
     page = comparison.page(compare.compare(arms(6, 16)))
     chart = blocks(page, Chart)[0]
     assert isinstance(chart, Chart)

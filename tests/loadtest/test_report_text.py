@@ -71,7 +71,7 @@ def test_a_lower_bound_is_marked_wherever_it_stands() -> None:
 
 
 def test_examples_of_failures_stand_under_the_table() -> None:
-    """Three lines at most of a kind, none wider than the table, the kind said once."""
+    """Three lines at most of a kind, none wider than the table, the kind named once."""
     result = made_runs.stalled(seconds=5)
     result.examples = {"5xx": ["HTTP 503: one", "HTTP 503: " + "word " * 38], "refused": ["no connection"]}
     shown = table.show(result).splitlines()
@@ -131,7 +131,7 @@ def row(shown: str, name: str, percent: str) -> list[str]:
 
 
 def test_both_clocks_stand_side_by_side() -> None:
-    """With a cap that binds, the clock that starts at the send hides the stall, and the table says by how much."""
+    """With a cap that binds, the clock that starts at the send hides the stall, and the table has by how much."""
     shown = table.show(made_runs.stalled(cap=3))
     corrected, naive, hidden = row(shown, "TTFT", "p95")
     assert (corrected, naive) == ("594 ms", "5.96 ms")
@@ -141,7 +141,7 @@ def test_both_clocks_stand_side_by_side() -> None:
 
 
 def test_nothing_is_hidden_where_every_request_left_in_time() -> None:
-    """Without a cap both columns agree, and the words under the table say that they do."""
+    """Without a cap both columns agree, and the words under the table have that."""
     shown = table.show(made_runs.stalled())
     assert row(shown, "TTFT", "p99") == ["911 ms", "911 ms"]
     assert "Both columns agree" in shown
@@ -149,7 +149,7 @@ def test_nothing_is_hidden_where_every_request_left_in_time() -> None:
 
 
 def test_a_mean_does_not_pass_for_the_longest_gap() -> None:
-    """A second of standing still in mid-stream is 21 ms of TPOT: the table says so."""
+    """A second of standing still in mid-stream is 21 ms of TPOT: the table has that."""
     shown = table.show(made_runs.stalled())
     assert "worst TPOT is 21 ms, " in shown and "longest gap 1 s." in shown
 
@@ -175,8 +175,8 @@ def test_the_table_fits_on_a_page() -> None:
         assert max(map(len, table.show(run).split("\n"))) <= 120
 
 
-def test_a_closed_loop_is_told_what_it_is_for() -> None:
-    """Its table says that it cannot see a stall."""
+def test_a_closed_loop_shows_what_it_cannot_see() -> None:
+    """The words under its table: it cannot see a stall."""
     run = made_runs.stalled()
     run.closed, run.settings = True, {"workers": 5}
     shown = table.show(run)
@@ -184,7 +184,7 @@ def test_a_closed_loop_is_told_what_it_is_for() -> None:
     assert "not for the tail" in shown
 
 
-def test_quantiles_are_exact_and_know_what_they_do_not_reach() -> None:
+def test_quantiles_are_exact_and_absent_where_they_do_not_reach() -> None:
     """Of 1200 requests p99.9 is the second largest; of 10 there is no p99."""
     run = made_runs.stalled()
     assert run.requests is not None
@@ -232,7 +232,7 @@ def test_csv_of_a_name_is_no_formula(tmp_path: Path) -> None:
     assert next(csv.DictReader(lines))["run"] == "'=cmd()"
 
 
-def test_csv_says_why_it_cannot_be_written(tmp_path: Path) -> None:
+def test_csv_that_cannot_be_written_has_a_reason(tmp_path: Path) -> None:
     """A run without its requests, a directory that is not there."""
     run = made_runs.stalled()
     with pytest.raises(TailwatchError, match="No such file"):
@@ -243,7 +243,7 @@ def test_csv_says_why_it_cannot_be_written(tmp_path: Path) -> None:
 
 
 class Terminal(io.StringIO):
-    """Remembers what was written; a terminal if told so. Blocks while `stopped` is set."""
+    """Remembers what was written; a terminal if asked. Blocks while `stopped` is set."""
 
     def __init__(self, *, live: bool) -> None:
         super().__init__()
@@ -297,7 +297,7 @@ def test_live_lines_leave_the_terminal_as_it_was() -> None:
 
 
 def test_a_terminal_that_is_stopped_does_not_stop_the_run() -> None:
-    """Ctrl-S blocks the thread that writes; who measures goes on, and the latest is shown later."""
+    """Ctrl-S blocks the thread that writes; the measuring one goes on, and the latest is shown later."""
     out = Terminal(live=False)
     out.going.clear()
     shown = Progress(60.0, 2400, out=out)

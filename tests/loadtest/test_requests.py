@@ -24,7 +24,7 @@ KEYS = {"OPENAI_API_KEY": "sk-openai", "ANTHROPIC_API_KEY": "sk-anthropic"}
 
 
 def parsed(request: bytes) -> tuple[str, dict[str, str], bytes]:
-    """Its first line, its headers, each of which is there once, and its body, which is as long as they say."""
+    """Its first line, its headers, each of which is there once, and its body, which is as long as they give."""
     head, _, body = request.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines)
@@ -69,7 +69,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("url", "model", "api"), PLACES)
-def test_the_url_tells_the_api(url: str, model: str | None, api: str | None) -> None:
+def test_the_url_determines_the_api(url: str, model: str | None, api: str | None) -> None:
     """A base address, one that ends in /v1 and a whole path all reach the API's own path; the query is kept."""
     found = endpoint(url, model=model, api=api)
     assert (found.api, found.path) == PLACES[url, model, api]
@@ -141,7 +141,7 @@ def test_secrets_are_sent_and_never_shown() -> None:
 
 
 def test_keys_of_the_environment() -> None:
-    """Each API takes its own variable, the way it wants it; a key that was given, or a header, goes first; what has
+    """Each API takes its own variable, in its own way; a key that was given, or a header, goes first; what has
     no API of a model gets none."""
 
     def sent(api: str, **options: Any) -> dict[str, str]:
@@ -173,7 +173,7 @@ def test_keys_of_the_environment() -> None:
         ("http://localhost", False),
     ],
 )
-def test_a_found_key_goes_to_nobody_else(url: str, there: bool) -> None:
+def test_a_found_key_goes_to_no_other_host(url: str, there: bool) -> None:
     """The environment's key goes to the host that it belongs to, encrypted, or to none, and the user is told."""
     found = endpoint(url, api="chat", environment=KEYS)
     assert ("authorization" in dict(found.headers)) is there
@@ -202,7 +202,7 @@ def test_a_key_that_is_asked_for_goes_anywhere() -> None:
 
 
 def test_what_an_answer_repeats_is_hidden() -> None:
-    """The key, the user's headers and the query, also where they were cut; what looks like a key of somebody else."""
+    """The key, the user's headers and the query, also where they were cut; what looks like another's key."""
     where = endpoint(
         HERE + "/v1/completions?token=hush%20now", headers=["x-team: blue  team"], api_key="topsecretkey", model="m"
     )
@@ -298,7 +298,8 @@ def test_extra_of_a_file(tmp_path: Path) -> None:
 
 
 def test_http_requests() -> None:
-    """Any endpoint: without a body none is announced by GET, a POST says that it is empty, a body is sent as it is."""
+    """Any endpoint: without a body none is announced by GET, a POST announces that it is empty, a body is sent as it
+    is."""
     assert parsed(RequestEncoder(endpoint(HERE + "/x"))(SOME))[1].keys() & {"content-length", "content-type"} == set()
     first, headers, body = parsed(RequestEncoder(endpoint(HERE + "/x", method="post"))(SOME))
     assert (first, headers["content-length"], body) == ("POST /x HTTP/1.1", "0", b"")
@@ -380,8 +381,8 @@ def test_synthetic_prompts_have_their_length(tokens: int) -> None:
 
 
 def test_no_two_prompts_begin_alike() -> None:
-    """The first sixteen words, which is what a prefix cache keeps at the least, tell the prompts of ten runs with other
-    seeds apart, ten thousand each."""
+    """The first sixteen words, which is what a prefix cache keeps at the least, separate the prompts of ten runs with
+    other seeds apart, ten thousand each."""
     made = Synthetic()
     beginnings = {made.text(index, 16, seed) for index in range(10_000) for seed in (*range(9), -1)}
     assert len(beginnings) == 100_000
@@ -408,7 +409,7 @@ CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
 
 
 def test_each_form_of_prompt_is_read(tmp_path: Path) -> None:
-    """Texts and chats under the names that people give them, with lengths where the file knows them."""
+    """Texts and chats under the names that people give them, with lengths where the file has them."""
     path = saved(
         tmp_path,
         {"prompt": "a", "output_tokens": 5, "prompt_tokens": 1},
@@ -434,7 +435,8 @@ def test_sharegpt_is_read(tmp_path: Path) -> None:
 
 
 def test_a_chat_is_put_as_each_api_takes_it() -> None:
-    """As messages where there are such; as one text for completions; the system's words where Anthropic wants them."""
+    """As messages where there are such; as one text for completions; the system's words where Anthropic's API has
+    them."""
     chat = [Prompt("system: Be brief.\nuser: Hi", tuple(CHAT))]
     assert body_of("chat", prompts=chat)["messages"] == CHAT
     assert body_of("responses", prompts=chat)["input"] == CHAT

@@ -293,7 +293,7 @@ def test_what_the_tester_ended_counts_as_old_as_it_was(metric: str, columns: boo
 
 
 def test_a_request_ended_early_makes_a_bound_of_all_that_it_may_move() -> None:
-    """Ended after 10 ms: nobody knows on which side of the median it would have come."""
+    """Ended after 10 ms: it is not known on which side of the median it would have come."""
     found = dropping(99, 1, after=10 * MS)
     below, median = found.quantile("ttft", 5), found.quantile("ttft", 50)
     assert below == Quantile(0.005) and median is not None
@@ -309,7 +309,7 @@ def test_what_failed_stands_behind_what_came() -> None:
     assert dropping(0, 5, ending=Ending.REFUSED).quantile("e2e", 50) is None
 
 
-def test_who_had_a_token_lacks_only_the_end() -> None:
+def test_a_request_with_a_token_lacks_only_the_end() -> None:
     """A stream that was timed out has its TTFT; one excluded or without any content lacks nothing."""
     cut = exchange(0, first=MS, gaps=(MS,), ending=Ending.TIMEOUT, end_ns=60 * SECOND)
     excluded, document = exchange(0, status=404), exchange(0)
@@ -364,7 +364,7 @@ def test_tokens_belong_to_the_seconds_of_their_messages() -> None:
 
 
 @given(st.integers(0, 30))
-def test_columns_and_histograms_say_the_same(seed: int) -> None:
+def test_columns_and_histograms_agree(seed: int) -> None:
     """Whatever comes back, each latency has one sample for each request that has it."""
     found = many(seed)
     assert found.requests is not None
@@ -494,7 +494,7 @@ def lagging(late: int, of: int = 100, **more: Any) -> Result:
 
 
 def test_the_verdict_is_judged_anew() -> None:
-    """On the numbers of all: one client of four that sent 2 % late is no 1 % of the whole, and is told; all are."""
+    """On the numbers of all: one client of four that sent 2 % late is no 1 % of the whole, and is noted; all are."""
     one, good = lagging(2), [lagging(0) for _ in range(3)]
     assert one.validity.verdict == "invalid"
     whole = merged([one, *good])
@@ -514,7 +514,7 @@ def test_a_cap_that_bound_one_client_is_the_wholes_share() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["interrupted", "invalid"])
-def test_what_the_numbers_do_not_tell_is_kept(verdict: str) -> None:
+def test_what_the_numbers_do_not_show_is_kept(verdict: str) -> None:
     """Ctrl-C, a server that ended: the worst verdict is the verdict, with its reasons."""
     one, two = lagging(0), lagging(0)
     two.validity = Validity(verdict, ["because"], ["beware"])
@@ -556,7 +556,7 @@ def test_runs_that_were_no_one_load_do_not_merge(change: dict[str, Any], why: st
         merged([one, replace(two, **change)])
 
 
-def test_clients_that_sent_the_same_are_told() -> None:
+def test_clients_that_sent_the_same_are_found() -> None:
     """Two machines with one seed send everything twice at the same moment; other seeds have a digest together."""
     one, two = many(1), many(2)
     law = {"target": "poisson at 20/s", "n": 40, "rate": 4.0, "cv": 1.0}

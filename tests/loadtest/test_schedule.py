@@ -1,4 +1,4 @@
-"""A schedule is data: it hashes, saves, loads and splits, and says what its arrivals are like."""
+"""A schedule is data: it hashes, saves, loads and splits, and describes its arrivals."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_refused() -> None:
-    """The digest tells that a row of a saved schedule was changed since."""
+    """The digest shows that a row of a saved schedule was changed since."""
     data = Schedule.of(ROWS).as_dict()
     data["output_tokens"][2] += 1
     with pytest.raises(TailwatchError, match="it was changed"):
@@ -101,7 +101,7 @@ junk = (
 @given(st.sampled_from(sorted(Schedule.of(ROWS).as_dict())), junk)
 @settings(max_examples=300, deadline=None)
 def test_damaged_files_are_refused(key: str, value: Any) -> None:
-    """Any other value in any place of a saved schedule is refused in a sentence, or tells the same schedule."""
+    """Any other value in any place of a saved schedule is refused in a sentence, or gives the same schedule."""
     data = Schedule.of(ROWS).as_dict()
     data[key] = value
     try:
@@ -147,7 +147,7 @@ def test_the_law_of_known_times() -> None:
 
 
 def test_nothing_is_a_schedule() -> None:
-    """A schedule of no requests has no law to speak of, and is no error."""
+    """A schedule of no requests has no law, and is no error."""
     empty = Schedule.of([])
     assert (list(empty), empty.law.rate, empty.law.cv, empty.law.fano) == ([], 0, None, None)
     assert Schedule.from_dict(empty.as_dict()) == empty

@@ -92,7 +92,7 @@ def test_what_the_budget_cannot_show_is_a_bound(proof: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", (1, 3, 9))
-def test_the_interval_holds_what_it_promises(proof: Any, number: int) -> None:
+def test_the_interval_covers_the_truth(proof: Any, number: int) -> None:
     """Other seeds than those of the committed table, which benchmarks/load/knee_proof.py makes of all twelve servers:
     hardly one interval or bound without the truth."""
     row = proved(proof, number, range(1000, 1003))

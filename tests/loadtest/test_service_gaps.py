@@ -53,7 +53,7 @@ def test_they_are_those_that_a_count_of_what_is_in_flight_gives(rows: list[tuple
     assert found["mean"] == pytest.approx(sum(expected) / max(1, len(expected)))
 
 
-def test_who_missed_behind_a_gap() -> None:
+def test_requests_that_missed_behind_a_gap() -> None:
     """One server, 10 ms each, that stands for 500 ms once: two that came meanwhile, and one that queued behind these;
     not one that came when nothing waited any more, and none that kept its bound."""
     rows = [(0, 10 * MS), (5 * MS, 510 * MS), (100 * MS, 520 * MS), (515 * MS, 530 * MS), (600 * MS, 610 * MS)]

@@ -1,4 +1,4 @@
-"""What runs say about a difference: t, exact exchanges, Holm, the floor, the smallest effect; against known values."""
+"""What runs show about a difference: t, exact exchanges, Holm, the floor, the smallest effect; against known values."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_many_runs_are_sampled() -> None:
 
 
 def test_signs() -> None:
-    """The binomial of ups and downs; ties say nothing."""
+    """The binomial of ups and downs; ties do not count."""
     assert sign_p([1, 1, 1, 1, 1, 1]) == 2 / 64
     assert sign_p([-1, 1, 1, 1, 1, 1, 0]) == 2 * 7 / 64
     assert sign_p([0, 0]) == 1.0 and sign_p([1, -1]) == 1.0

@@ -69,7 +69,7 @@ KNOWN = {
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 @pytest.mark.parametrize("name", KNOWN)
 def test_each_format_is_read(name: str, ending: str, tmp_path: Path) -> None:
-    """The first line tells the format; times are kept to the nanosecond, from the first row on; blank lines and a
+    """The first line gives the format; times are kept to the nanosecond, from the first row on; blank lines and a
     byte-order mark are no rows."""
     text, expected = KNOWN[name]
     for start in (b"", b"\xef\xbb\xbf"):
@@ -81,15 +81,15 @@ def test_each_format_is_read(name: str, ending: str, tmp_path: Path) -> None:
 
 
 def test_rows_out_of_order_are_sorted_and_counted(tmp_path: Path) -> None:
-    """Requests go by their times; how many stood elsewhere is said."""
+    """Requests go by their times; how many stood elsewhere is noted."""
     text = "timestamp,prompt_tokens,output_tokens\n3,3,1\n1,1,1\n2,2,1\n"
     trace = read(saved(tmp_path, text))
     assert (list(trace.prompt_tokens), trace.unsorted) == ([1, 2, 3], 1)
     assert "trace.csv: 1 rows " in trace.notes()[0]
 
 
-def test_what_is_not_replayed_is_said(tmp_path: Path) -> None:
-    """A trace that tells which prefixes its prompts shared is replayed without, and that is said."""
+def test_what_is_not_replayed_is_noted(tmp_path: Path) -> None:
+    """A trace that has which prefixes its prompts shared is replayed without, and that is noted."""
     assert "no prefix is in common" in read(saved(tmp_path, MOONCAKE)).notes()[0]
     assert read(saved(tmp_path, AZURE)).notes() == []
 
@@ -157,7 +157,7 @@ def test_an_error_names_line_and_column(name: str, tmp_path: Path) -> None:
 
 
 def test_a_format_that_was_named_is_held_to(tmp_path: Path) -> None:
-    """A header that lacks a column of the named format says which, and the nearest one that is there."""
+    """The error for a header without a column of the named format has which, and the nearest one that is there."""
     path = saved(tmp_path, "timestamp,prompt_token,output_tokens\n1,2,3\n")
     with pytest.raises(TailwatchError, match=r"'prompt_tokens': missing .*'prompt_token'"):
         read(path, format="plain")
@@ -267,7 +267,8 @@ def test_ends_of_a_replay() -> None:
 
 
 def test_a_trace_is_begun_again() -> None:
-    """An end beyond the trace's own is reached by going through it again, a mean gap later; the law's words say so."""
+    """An end beyond the trace's own is reached by going through it again, a mean gap later; the law's words have
+    that."""
     trace = made([0, 1, 3, 4])
     twice = trace.replay(requests=6)
     assert seconds(twice) == pytest.approx([0, 1, 3, 4, 16 / 3, 19 / 3])

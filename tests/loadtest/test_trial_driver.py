@@ -1,4 +1,4 @@
-"""What a run of the load tester tells a search."""
+"""What a search reads off a run of the load tester."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def test_the_ceiling_of_long_requests(workers: int, width: int, length: float) -
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_ceiling_of_uneven_requests(seed: int) -> None:
-    """Lengths that scatter: the same, within what so few requests can tell."""
+    """Lengths that scatter: the same, within what so few requests can show."""
     rate = ClosedLoop(3.0).rate(200, lambda seconds: closed_loop(200, 100, 4.0, seconds, seed))
     assert rate == pytest.approx(100 / 4.0, rel=0.08)
 
 
-def test_a_server_that_answers_nobody_has_no_ceiling() -> None:
+def test_a_server_that_answers_no_request_has_no_ceiling() -> None:
     """No completion, no rate, and no second run for ever."""
     assert ClosedLoop(3.0).rate(10, lambda _: made_runs.empty()) == 0.0
 
@@ -115,7 +115,7 @@ def test_what_failed_is_counted_apart_from_what_was_late() -> None:
 
 
 @pytest.mark.parametrize("result", [made_runs.stalled(cap=5), made_runs.paused()], ids=["capped", "invalid"])
-def test_a_run_that_is_not_valid_says_nothing(result: Result) -> None:
+def test_a_run_that_is_not_valid_decides_nothing(result: Result) -> None:
     """Neither one whose cap bound, which did not offer the rate, nor one whose client was away."""
     probe = probe_of(result, 40.0)
     assert probe.invalid == "; ".join(result.validity.reasons)

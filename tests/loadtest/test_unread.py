@@ -122,7 +122,7 @@ def test_a_body_that_cannot_be_read_is_unmeasured(body: bytes, content_type: str
     ids=["end marker", "role", "not JSON", "another document"],
 )
 def test_an_answer_without_content_is_a_miss(body: bytes, content_type: str) -> None:
-    """It was read, it ended, and nobody had a token."""
+    """It was read, it ended, and no request had a token."""
     result = sent(body, content_type)
     assert result.outcomes.miss == 6 and result.outcomes.faults == {"no_content": 6}
     assert result.goodput.attainment == 0

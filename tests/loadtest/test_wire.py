@@ -1,4 +1,4 @@
-"""The load client against a server that does what the test says: on asyncio's loop and on uvloop's."""
+"""The load client against a server that does what the test asks: on asyncio's loop and on uvloop's."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def one(run: Run, answer: Answer, **options: Any) -> Exchange:
 # ---- answers ----
 
 
-def test_a_stream_is_told_apart(run: Run) -> None:
+def test_events_of_a_stream_are_distinguished(run: Run) -> None:
     """First byte, first chunk and first content are three things; a role is no token; the end marker is seen."""
     exchange = one(run, answering(stream(5)))
     assert (exchange.ending, exchange.error, exchange.status) == (Ending.FINISHED, "", 200)
@@ -272,7 +272,7 @@ def test_several_tokens_in_a_message(run: Run) -> None:
 
 
 def test_an_error_event_is_seen_and_kept(run: Run) -> None:
-    """An error inside a stream of status 200 is a failure, and what it says is there to be read."""
+    """An error inside a stream of status 200 is a failure, and its words are there to be read."""
     error = b'data: {"error":{"message":"out of memory","code":500}}\n\n'
     exchange = one(run, answering(SSE + chunk(error) + LAST))
     assert (exchange.ending, exchange.status, exchange.failed) == (Ending.FINISHED, 200, True)
@@ -281,7 +281,7 @@ def test_an_error_event_is_seen_and_kept(run: Run) -> None:
 
 @pytest.mark.parametrize("status", [429, 503, 404])
 def test_a_refusal_is_a_whole_answer(run: Run, status: int) -> None:
-    """Other statuses finish, say why, and leave the connection usable."""
+    """Other statuses finish, have the reason, and leave the connection usable."""
     body = b'{"error":"busy"}'
     head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, len(body))
     exchange = one(run, answering(head + body))
@@ -316,7 +316,7 @@ def test_the_connection_ends_the_answer(run: Run) -> None:
 
 @pytest.mark.parametrize("body", [[chunk(TOKEN) + LAST], [chunk(TOKEN) + chunk(DONE) + LAST]], ids=["bare", "marked"])
 def test_an_end_marker_that_is_due(run: Run, body: list[bytes]) -> None:
-    """HTTP may say that it was all: without the marker the stream was cut off, where its protocol has one."""
+    """By HTTP it may be all: without the marker the stream was cut off, where its protocol has one."""
     whole = DONE in body[0]
     due = one(run, answering(SSE, *body), marked=True)
     assert (due.ending, due.done) == (Ending.FINISHED if whole else Ending.TRUNCATED, whole)
@@ -441,7 +441,7 @@ def test_a_connection_that_is_closed_as_it_opens(monkeypatch: pytest.MonkeyPatch
     assert (exchange.ending, exchange.written_ns) == (Ending.RESET, 0)
 
 
-def test_what_nobody_foresaw_ends_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unforeseen_error_ends_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of any kind while connecting is an outcome: a run waits for every exchange."""
 
     async def test() -> Exchange:
@@ -473,7 +473,7 @@ def test_connections_that_come_too_late(run: Run) -> None:
 
 
 def test_connection_close_is_obeyed(run: Run) -> None:
-    """An answer that says close is the last one of its connection."""
+    """An answer with close is the last one of its connection."""
     closing = stream(1).replace(b"Transfer", b"Connection: close\r\nTransfer")
 
     async def test() -> None:
@@ -484,7 +484,7 @@ def test_connection_close_is_obeyed(run: Run) -> None:
     run(test)
 
 
-def test_bytes_that_nobody_asked_for(run: Run) -> None:
+def test_unrequested_bytes(run: Run) -> None:
     """A second answer to one request belongs to no request: the first counts, the connection is closed."""
 
     async def test() -> None:
@@ -519,7 +519,7 @@ def test_nothing_is_left_for_the_collector(run: Run) -> None:
 
 
 def test_refused(run: Run) -> None:
-    """Nobody listens."""
+    """Nothing listens."""
 
     async def test() -> Exchange:
         with socket.socket() as taken:
@@ -546,7 +546,7 @@ def test_a_reset_in_mid_stream(run: Run) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + TOKEN)
-        await reader.read(1)  # the client says so when it has seen the token
+        await reader.read(1)  # the client writes when it has seen the token
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
 
@@ -577,7 +577,7 @@ def test_garbage(run: Run, answer_head: bytes) -> None:
 
 
 def test_switching_protocols_is_not_an_answer(run: Run) -> None:
-    """Nobody asked for a WebSocket."""
+    """No WebSocket was asked for."""
     exchange = one(run, answering(b"HTTP/1.1 101 Switching\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\nxx"))
     assert exchange.ending is Ending.GARBAGE
 
@@ -616,7 +616,7 @@ def test_a_timeout_comes_by_itself(run: Run) -> None:
 
 
 def test_a_timeout_while_connecting(run: Run) -> None:
-    """A server that accepts nobody: its queue is full, and connecting takes as long as it is allowed."""
+    """A server that accepts nothing: its queue is full, and connecting takes as long as it is allowed."""
 
     async def test() -> Exchange:
         with socket.socket() as full, contextlib.ExitStack() as held:
@@ -636,7 +636,7 @@ def test_a_timeout_while_connecting(run: Run) -> None:
 
 
 def test_close_ends_everything(run: Run) -> None:
-    """The end of a run: who was in flight is told, with what came so far; nothing is sent afterwards."""
+    """The end of a run: what was in flight is reported, with what came so far; nothing is sent afterwards."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -665,7 +665,7 @@ def test_close_ends_everything(run: Run) -> None:
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EADDRNOTAVAIL])
 def test_our_own_limit_is_not_the_servers(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Without descriptors or ports left the client says so."""
+    """Without descriptors or ports left the client reports it."""
 
     async def test() -> Exchange:
         async def none_left(*_: object, **__: object) -> None:
@@ -745,7 +745,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_tls(run: Run, certificate: Path) -> None:
-    """Certificates are checked unless told otherwise; a failed handshake is an outcome."""
+    """Certificates are checked unless switched off; a failed handshake is an outcome."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
 

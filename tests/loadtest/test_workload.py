@@ -22,7 +22,7 @@ NOTHING: dict[str, str] = {}
 
 
 def workload(*words: str, environment: Mapping[str, str] = NOTHING) -> Workload:
-    """Of a command line, to a server that nobody asks."""
+    """Of a command line, to a server that gets no request."""
     parser = argparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("url")
     add_arguments(parser)
@@ -159,7 +159,7 @@ def test_a_closed_loop_has_no_times() -> None:
 
 
 def test_a_saved_schedule_is_sent_again(tmp_path: Path) -> None:
-    """Exactly, and nothing beside it may say when or how long."""
+    """Exactly, and nothing beside it may set when or how long."""
     path = tmp_path / "plan.json"
     schedule = workload(*MODEL, "--rate", "5", "--requests", "7", "--seed", "3").schedule()
     schedule.save(path)
@@ -201,13 +201,13 @@ def test_a_saved_schedule_is_sent_again(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_calls_teach(words: tuple[str, ...], message: str, trace: str) -> None:
-    """What is wrong, or does not go together, is said before anything is sent."""
+    """What is wrong, or does not go together, is reported before anything is sent."""
     with pytest.raises(TailwatchError, match=message):
         workload(*MODEL, *(trace if word == "TRACE" else word for word in words))
 
 
 def test_settings_hold_no_secret() -> None:
-    """What the result keeps of the call is JSON, has no key and no header's value, and tells what was sent."""
+    """What the result keeps of the call is JSON, has no key and no header's value, and holds what was sent."""
     made = workload(
         *(*MODEL, "--rate", "5", "--api", "chat", "--api-key", "hidden1", "--header", "x-team: hidden2"),
         *("--extra-body", '{"temperature": 0}', "--endpoint", "/v1/chat/completions?key=hidden3"),
@@ -227,7 +227,7 @@ def test_settings_hold_no_secret() -> None:
     }
 
 
-def test_notes_tell_what_to_know(tmp_path: Path) -> None:
+def test_notes_have_the_sentences_to_print(tmp_path: Path) -> None:
     """A key that was not sent, rows left out and times spread: the caller has the sentences to print."""
     path = tmp_path / "burst.csv"
     head = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"

@@ -1,4 +1,4 @@
-"""What cannot work, or would be ignored, is said in a sentence before anything is sent: exit status 2."""
+"""What cannot work, or would be ignored, is refused in a sentence before anything is sent: exit status 2."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRONG_CALL = 2
 
 @pytest.fixture
 def deaf() -> Iterator[str]:
-    """An address that accepts connections and where nobody may ask anything."""
+    """An address that accepts connections and where nothing may be asked."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         listening.settimeout(0)
@@ -157,7 +157,7 @@ def test_a_name_that_is_none(url: str, capsys: pytest.CaptureFixture[str]) -> No
 def test_where_results_go_is_known_before(
     option: str, deaf: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A directory, or a file in one that is not there: said at once, and not after the run."""
+    """A directory, or a file in one that is not there: reported at once, and not after the run."""
     for path in (tmp_path, tmp_path / "none" / "file"):
         assert option in refused(capsys, "bench", deaf, "--model", "m", "--rate", "5", option, str(path))
 
@@ -179,7 +179,7 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--json", "--html", "-o"])
-def test_an_ablation_knows_it_before_too(option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_ablation_finds_it_before_too(option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """No server is started for nothing."""
     (tmp_path / "v").write_text("a:\nb:\n", encoding="utf-8")
     command = f"touch '{tmp_path / 'started'}' {{port}}"
@@ -221,6 +221,6 @@ def test_a_port_that_is_none(port: str, capsys: pytest.CaptureFixture[str], tmp_
 
 
 def test_merging_compares_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """What says how to compare has no meaning there."""
+    """What sets how to compare has no meaning there."""
     for words in (("--metrics", "ttft"), ("--percentiles", "50"), ("--json", "x"), ("--baseline-repeat", "x")):
         assert words[0] in refused(capsys, "compare", "a.json", "b.json", "--merge", "out.json", *words)

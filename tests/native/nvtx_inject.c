@@ -2,7 +2,7 @@
  *
  * Loaded by NVTX_INJECTION64_PATH. NVTX_WITNESS_FILE names the file of records, which all threads and fork children map, so
  * that nothing is lost when one dies; without it the tool attaches and does nothing. A record is taken by an addition
- * and filled by copies: a tool that is slow would be seen in the times of who calls it.
+ * and filled by copies: a tool that is slow would be seen in the times of its caller.
  *
  * InitializeInjectionNvtxExtension is not exported: nvtxDomainIsEnabled() then answers 1, on which the PyPI package
  * nvtx insists.
@@ -117,7 +117,7 @@ static nvtxStringHandle_t domain_register(nvtxDomainHandle_t d, const char *text
     return (nvtxStringHandle_t)made;
 }
 
-/* The same domain for the same name, whoever asks, as the real tools do. */
+/* The same domain for the same name, whatever asks, as the real tools do. */
 static nvtxDomainHandle_t domain_create(const char *name) {
     for (int i = 0; i < n_domains; i++)
         if (strcmp(domains[i].name, name) == 0) return (nvtxDomainHandle_t)&domains[i];

@@ -1,4 +1,4 @@
-/* Types of unusual makings for the tests of the slicer: all hold any number of objects, and are told apart by what they tell
+/* Types of unusual makings for the tests of the slicer: all hold any number of objects, and differ in what they show
  * the collector of these.
  *
  * Each instance has add(object), drop() (all that it holds), items(), untrack() and track(); weak references may point to it.
@@ -20,7 +20,7 @@ typedef struct {
 
 static Py_ssize_t living;
 
-/* ---- what they tell ---- */
+/* ---- what they show ---- */
 
 static int visit_from(Odd *self, Py_ssize_t from, Py_ssize_t step, visitproc visit, void *arg) {
     for (Py_ssize_t i = from; i < self->n; i += step) Py_VISIT(self->items[i]);
@@ -45,7 +45,7 @@ static int half_traverse(PyObject *op, visitproc visit, void *arg) {
     return visit_from((Odd *)op, 0, 2, visit, arg);
 }
 
-/* Whatever the visitor says: it is asked on, and not obeyed. */
+/* Whatever the visitor returns: it is called on, and its result dropped. */
 static int deaf_traverse(PyObject *op, visitproc visit, void *arg) {
     const Odd *self = (const Odd *)op;
     (void)visit((PyObject *)Py_TYPE(op), arg);
@@ -53,15 +53,15 @@ static int deaf_traverse(PyObject *op, visitproc visit, void *arg) {
     return 0;
 }
 
-/* Goes on as long as it is told to stop, and says at last what it was told first. */
+/* Goes on although visit() returns that it stop, and returns at last what visit() returned first that was not 0. */
 static int late_traverse(PyObject *op, visitproc visit, void *arg) {
     const Odd *self = (const Odd *)op;
-    int told = visit((PyObject *)Py_TYPE(op), arg);
+    int first = visit((PyObject *)Py_TYPE(op), arg);
     for (Py_ssize_t i = self->n; i-- > 0;) {
         const int now = visit(self->items[i], arg);
-        told = told != 0 ? told : now;
+        first = first != 0 ? first : now;
     }
-    return told;
+    return first;
 }
 
 /* Begins elsewhere each time, and goes the other way each second time. */

@@ -1,5 +1,5 @@
 """Makes data/report.sqlite.gz: python make_report.py NSYS. What a real Nsight Systems recorded of a small process, and
-beside it, in the table TRUTH, when that process itself says its pauses were, CLOCK_MONOTONIC ns.
+beside it, in the table TRUTH, when its pauses were by that process itself, CLOCK_MONOTONIC ns.
 
 Kept of the export are the rows of our domain, the texts they use, and the name of the process; no host, user or path.
 The kernels are made: this machine has no GPU. They have the columns that the tool documents for its table, and run back
@@ -60,7 +60,7 @@ KERNEL_NS, BETWEEN_NS = 900_000, 100_000
 
 
 def profile(nsys: str, directory: Path) -> list[list[int]]:
-    """Runs the process under the tool and exports the report. Returns what it says itself of its pauses."""
+    """Runs the process under the tool and exports the report. Returns what it prints of its pauses."""
     app, truth = directory / "app.py", directory / "truth.json"
     app.write_text(APP)
     collect = [nsys, "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none", "-o", str(directory / "report")]

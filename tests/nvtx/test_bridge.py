@@ -77,7 +77,7 @@ MISSING = "import gc, sys; gc.disable(); sys.modules['nvtx'] = None\n" + PACKAGE
 
 
 def test_without_the_package_its_part_does_nothing(watched) -> None:
-    """annotate() and domain() are inert, a decorated function is itself; what is ours is told as before."""
+    """annotate() and domain() are inert, a decorated function is itself; what is ours is marked as before."""
     story = watched(MISSING)
 
     assert [r.begin.text for r in story.pushed()] == ["gc2"]
@@ -95,7 +95,7 @@ except TypeError as error:
 
 
 def test_a_name_that_is_no_text_is_refused(watched) -> None:
-    """TypeError, where a tool is told."""
+    """TypeError, where a tool is attached."""
     assert "expected a text, found 3" in watched(NO_TEXT).printed
 
 
@@ -110,7 +110,7 @@ for payload in (2**64 + 5, -1, 2**63):
 
 
 def test_a_payload_of_more_bits_raises_nothing(watched) -> None:
-    """The low 64 of them are told: a tool that is attached breaks no code that works without one."""
+    """The low 64 of them are passed on: a tool that is attached breaks no code that works without one."""
     story = watched(LARGE)
 
     assert [e.payload for e in story("mark", "large")] == [5, -1, -(2**63)]

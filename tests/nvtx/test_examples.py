@@ -1,4 +1,4 @@
-"""examples/traces: the scripts run as their first lines say, with a tool and without."""
+"""examples/traces: the scripts run as in their first lines, with a tool and without."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def run(script: str, *arguments: str, cwd: Path) -> str:
 
 
 def test_the_loop_for_nsight_systems_runs_without_it(tmp_path: Path) -> None:
-    """And says that nobody looks."""
+    """And reports that no tool is attached."""
     assert "no NVTX tool is attached" in run("nsys.py", cwd=tmp_path)
 
 
-def test_the_loop_for_nsight_systems_tells_a_tool(watched) -> None:
+def test_the_loop_for_nsight_systems_marks_its_steps(watched) -> None:
     """Sixty steps, its prefill, a token each, and its three collections."""
     story = watched((TRACES / "nsys.py").read_text())
 

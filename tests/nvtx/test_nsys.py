@@ -42,7 +42,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def truth_of(path: Path) -> list[tuple[int, int, int]]:
-    """What the process itself said of its pauses: CLOCK_MONOTONIC ns, and the objects."""
+    """What the process itself recorded of its pauses: CLOCK_MONOTONIC ns, and the objects."""
     with closing(sqlite3.connect(path)) as file:
         return [(a, b, n) for a, b, n in file.execute("select start, stop, collected from TRUTH")]
 
@@ -51,7 +51,7 @@ def truth_of(path: Path) -> list[tuple[int, int, int]]:
 
 
 def test_what_a_real_report_holds_of_us(real: Path) -> None:
-    """Every pause with the objects it collected, every request, step and token, and who the process is."""
+    """Every pause with the objects it collected, every request, step and token, and which process it is."""
     report = read(real)
     booked = truth_of(real)
 
@@ -65,7 +65,7 @@ def test_what_a_real_report_holds_of_us(real: Path) -> None:
     assert {token.label for token in report.tokens} == {"llama /v1/chat"}
 
 
-def test_the_anchors_tell_one_clock_from_the_other(real: Path) -> None:
+def test_the_anchors_convert_one_clock_to_the_other(real: Path) -> None:
     """The pauses that the process booked, converted, against the tool's own rows: half of them within a microsecond."""
     report = read(real)
     clock = Clock(report.anchors)
@@ -80,7 +80,7 @@ def test_the_anchors_tell_one_clock_from_the_other(real: Path) -> None:
 
 def test_idle_times_are_those_that_were_planted(real: Path) -> None:
     """Three stretches without a kernel: two are collections of the engine, to half a millisecond; in the third nothing
-    stood still, and that is what is said."""
+    stood still, and that is what is printed."""
     report = read(real)
     first, none, second = idle_times(report, 2 * MS)
     booked = truth_of(real)
@@ -94,7 +94,7 @@ def test_idle_times_are_those_that_were_planted(real: Path) -> None:
     assert none.in_flight == 1
 
 
-def test_it_is_said_in_words(real: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_printed_in_words(real: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One sentence an idle time, a sum, and 1 as there is something to act on."""
     assert main(["nsys", str(real)]) == 1
     printed = capsys.readouterr().out
@@ -172,7 +172,7 @@ def made(tmp_path: Path) -> Made:
 
 
 def test_processes_number_their_domains_each_for_itself(made: Made) -> None:
-    """Domain 1 of one process is ours, of the other somebody else's."""
+    """Domain 1 of one process is ours, of the other another library's."""
     made.domain(pid=1, domain=1).domain("pytorch", pid=2, domain=1).domain(pid=2, domain=2)
     made.row(59, "gc2", 10, 20, pid=1, domain=1).row(59, "gc2", 30, 40, pid=2, domain=1)
     made.row(59, "gc1", 50, 60, pid=2, domain=2)
@@ -182,7 +182,7 @@ def test_processes_number_their_domains_each_for_itself(made: Made) -> None:
 
 
 def test_a_role_has_its_index(made: Made) -> None:
-    """What a process says it is, the last time it does, with its index in its group."""
+    """What a process names itself, the last time it does, with its index in its group."""
     made.domain(pid=1).domain(pid=2)
     made.row(34, "worker", 1, category=35, payload=0).row(34, "engine", 2, category=35, payload=2)
     made.row(34, "api", 3, category=35, payload=0, pid=2)
@@ -219,7 +219,7 @@ def test_a_collection_in_a_pass_is_the_passs(made: Made) -> None:
 
 
 def test_what_was_collected_belongs_to_the_innermost_range(made: Made) -> None:
-    """Marks carry it; one outside every range is nobody's."""
+    """Marks carry it; one outside every range is of none."""
     made.domain().row(59, "gc_own", 10, 90).row(59, "gc2", 20, 40).row(59, "gc2", 50, 70)
     made.row(34, "collected", 39, payload=3).row(34, "collected", 69, payload=5).row(34, "collected", 95, payload=9)
     report = read(made.done())
@@ -227,7 +227,7 @@ def test_what_was_collected_belongs_to_the_innermost_range(made: Made) -> None:
     assert [(p.cause, p.collected) for p in report.pauses] == [("gc_own", None), ("gc2", 3), ("gc2", 5)]
 
 
-def test_requests_that_waited_are_counted_where_tokens_are_told(made: Made) -> None:
+def test_requests_that_waited_are_counted_where_tokens_are_recorded(made: Made) -> None:
     """In flight: open in the middle. Waiting: those without a token meanwhile that have one later. A request whose end
     is not in the report is in flight to its end."""
     made.domain()
@@ -248,7 +248,7 @@ def test_requests_that_waited_are_counted_where_tokens_are_told(made: Made) -> N
 
 
 def test_without_work_the_pauses_are_listed(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is said that the report has none, and how to get it; 0, as nothing was found."""
+    """One sentence that the report has none, and how to get it; 0, as nothing was found."""
     made.domain().row(59, "gc2", 10 * MS, 30 * MS).row(59, "gc1", 40 * MS, 41 * MS)
     assert main(["nsys", str(made.done())]) == 0
     printed = capsys.readouterr().out
@@ -290,12 +290,12 @@ def without_nvtx(path: Path) -> None:
         file.execute("create table StringIds (id, value)")
 
 
-def of_somebody_else(path: Path) -> None:
+def of_another_tool(path: Path) -> None:
     Made(path).domain("pytorch").row(59, "gc2", 1, 2).done()
 
 
 def cut_short(path: Path) -> None:
-    of_somebody_else(path)
+    of_another_tool(path)
     path.write_bytes(path.read_bytes()[:5000])
 
 
@@ -307,11 +307,11 @@ def cut_short(path: Path) -> None:
         (of_text, "no SQLite file; .*nsys export --type sqlite"),
         (of_another_program, "is no report"),
         (without_nvtx, "no NVTX events; .*`nsys profile --trace=cuda,nvtx`"),
-        (of_somebody_else, "nothing of tailwatch"),
+        (of_another_tool, "nothing of tailwatch"),
         (cut_short, "cannot be read"),
     ],
 )
-def test_what_is_no_report_is_said_in_a_sentence(
+def test_what_is_no_report_ends_in_a_sentence(
     make: Callable[[Path], None], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the file's name and what to do; exit status 2, and nothing on standard output."""

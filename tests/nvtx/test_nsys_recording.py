@@ -118,14 +118,14 @@ def test_what_the_tool_did_not_see_at_all_comes_from_the_trace_file(story: Story
 
 
 def test_rows_that_the_report_has_are_left_alone(story: Story, tmp_path: Path) -> None:
-    """With every token told by the tool a trace file changes nothing."""
+    """With every token in the tool's report a trace file changes nothing."""
     path = as_report(story, tmp_path / "whole.sqlite")
 
     assert joined(path, tmp_path / "here.trace") == read(path)
 
 
 def test_without_anchors_it_cannot_be_joined(story: Story, tmp_path: Path) -> None:
-    """It says so, and without --trace the report is read."""
+    """An error, and without --trace the report is read."""
     path = as_report(story, tmp_path / "none.sqlite", without=("tailwatch clock",))
 
     assert main(["nsys", str(path)]) == 0

@@ -35,7 +35,7 @@ gc.collect()
 
 
 def test_each_kind_is_seen_with_its_payload_and_category(watched) -> None:
-    """Collections by generation with the objects collected, a request, its first token, a step, who this is; all texts
+    """Collections by generation with the objects collected, a request, its first token, a step, its process; all texts
     registered."""
     story = watched(ONE_OF_EACH)
     collections = [r for r in story.pushed() if r.begin.text != "gc_own"]
@@ -168,8 +168,8 @@ print(watch.nvtx.attached, [note for note in watch.context().notes if "nvtx" in 
 """
 
 
-def test_asked_for_and_no_tool_there_is_said(alone) -> None:
-    """nvtx=True without a tool: a sentence for the doctor that says how to attach one; `auto` says nothing."""
+def test_a_missing_tool_that_was_requested_is_reported(alone) -> None:
+    """nvtx=True without a tool: a sentence for the doctor with how to attach one; with `auto` there is none."""
     output = alone(NOT_THERE)
     assert output.startswith("False ['nvtx is on") and "no NVTX tool" in output
     assert alone(NOT_THERE.replace("True", "'auto'")) == "False []\n"

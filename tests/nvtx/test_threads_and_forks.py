@@ -31,7 +31,7 @@ def test_collections_of_many_threads_each_nest_on_their_own(watched) -> None:
 
     assert {r.begin.tid for r in ranges} >= {int(tid) for tid in story.printed.split()}
     assert all(r.begin.tid == r.end.tid for r in ranges)
-    # A collection that finds another one at work does nothing, and tells nobody.
+    # A collection that finds another one at work does nothing, and calls nothing.
     assert 0 < len(ranges) <= 400
     assert len(story("mark", "collected")) == len(ranges)
     assert len(story.started("request")) == len(story.started("decode")) == 200
@@ -194,7 +194,7 @@ import gc, threading, tailwatch
 watch = tailwatch.install(gc="observe")
 gc.disable()
 first, last = gc.callbacks[0], gc.callbacks[-1]
-def take_out(phase, info):  # the last of ours never hears of the end of this collection
+def take_out(phase, info):  # the last of ours is not called at this collection's end
     if phase == "start":
         gc.callbacks.remove(last)
 def lose():
@@ -220,7 +220,7 @@ thread.join()
 
 
 def test_a_collection_whose_end_is_never_reported_is_popped_on_its_own_thread(watched) -> None:
-    """Somebody takes our last callback out meanwhile: the range ends before the next begins on that thread."""
+    """Our last callback is taken out meanwhile: the range ends before the next begins on that thread."""
     story = watched(LOST)
     ranges = story.pushed("gc2")
 

@@ -1,4 +1,4 @@
-"""Options: where they come from, and what each says about a bad value."""
+"""Options: where they come from, and the error of each for a bad value."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ BAD: dict[str, list[object]] = {
 
 @pytest.mark.parametrize(("option", "value"), [(option, value) for option, values in BAD.items() for value in values])
 def test_bad_arguments_are_refused_by_name(option: str, value: Any) -> None:
-    """Every bad argument raises an error that begins with the option, says what it takes, and quotes what it got."""
+    """Every bad argument raises an error that begins with the option, has what it takes, and quotes what it got."""
     error = refusal(**{option: value})
     assert str(error).startswith(f"{option}=")
     assert error.found is value
@@ -263,7 +263,7 @@ def test_a_bad_token_is_refused_and_not_shown(token: Any) -> None:
 
 
 def test_the_token_is_in_no_text_of_the_options() -> None:
-    """Whoever logs them does not tell it; empty means that there is none."""
+    """A log of them does not have it; empty means that there is none."""
     config = load(page=True, page_token="s3cret")
     assert config.page_token == "s3cret" and "s3cret" not in repr(config)
     assert (config.shown("page_token"), config.shown("page")) == ("(not shown)", "True")
@@ -278,7 +278,7 @@ def test_what_is_meant_is_named() -> None:
 
 
 def test_an_engine_is_a_number_or_a_name() -> None:
-    """Numbers count from 0, as data parallel ranks do, however they are written; empty is not said."""
+    """Numbers count from 0, as data parallel ranks do, however they are written; empty is none."""
     given = (0, "0", "007", 4294967295, "prefill-1", "", None)
     assert [load(engine=engine).engine for engine in given] == ["0", "0", "7", "4294967295", "prefill-1", "", ""]
 
@@ -307,7 +307,7 @@ def test_unknown_options_name_the_nearest() -> None:
 
 
 def test_unknown_variables_are_collected() -> None:
-    """A mistyped variable cannot be an error (it may be somebody else's): it is kept for the doctor."""
+    """A mistyped variable cannot be an error (it may be another program's): it is kept for the doctor."""
     config = load({"TAILWATCH_GC_WARN": "5", "TAILWATCH_A": "1", "tailwatch_gc": "x", "PATH": "/bin"})
     assert config.unknown_environment == ("TAILWATCH_A", "TAILWATCH_GC_WARN")
     assert nearest_variable("TAILWATCH_GC_WARN") == "TAILWATCH_GC_WARN_MS"
@@ -325,7 +325,7 @@ def test_good_values_of_other_types() -> None:
 
 
 def test_config_is_frozen() -> None:
-    """Nobody changes options behind install()'s back."""
+    """Nothing changes options behind install()'s back."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         load().gc = "off"  # type: ignore[misc]
 

@@ -74,7 +74,7 @@ def test_one_spelling_for_each(text: str, canonical: str) -> None:
     ],
 )
 def test_bad_text_is_explained(text: str, part: str) -> None:
-    """The message quotes the whole text and says what is wrong with it."""
+    """The message quotes the whole text and has what is wrong with it."""
     with pytest.raises(OptionError) as caught:
         SLO.parse(text)
     assert str(caught.value).startswith(f"slo={text!r}: ")
@@ -165,7 +165,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
     ],
 )
 def test_an_slo_from_numbers_is_checked_too(bounds: dict[str, Any]) -> None:
-    """The constructor refuses what the grammar cannot say."""
+    """The constructor refuses what the grammar cannot express."""
     with pytest.raises(OptionError, match="expected"):
         SLO(**bounds)
 

@@ -1,4 +1,4 @@
-"""The options trace, trace_on and trace_keep: what they take, and what they say of anything else."""
+"""The options trace, trace_on and trace_keep: what they take, and their errors for anything else."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def under(package: str, names: set[str]) -> set[str]:
 
 
 def test_the_walk_sees_the_package() -> None:
-    """The modules that the rules below speak of exist and were read."""
+    """The modules that the rules below name exist and were read."""
     assert {"", "errors", "options.config", "options.slo", "cli.parser", "runtime.install", "gc.hook"} <= set(MODULES)
     assert "errors" in IMPORTS["options.slo"]
     assert "options.config" in IMPORTS["runtime.session"]
@@ -135,14 +135,14 @@ def test_stamping_and_exposition_meet_in_runtime_only() -> None:
 
 
 def test_one_door_to_the_cold_module() -> None:
-    """snapshots, their encoders, what reads and writes traces, and the load tester's histograms import _cold; nobody
+    """snapshots, their encoders, what reads and writes traces, and the load tester's histograms import _cold; no other
     else does."""
     cold = importers("_cold")
     assert {"snapshots.snapshot", "loadtest.compiled_counts"} <= cold
     assert {folder(name) for name in cold} == {"snapshots", "tracing", "loadtest", "export"}
 
 
-def test_the_hot_module_is_for_those_who_stamp() -> None:
+def test_the_hot_module_is_for_stamping() -> None:
     """_hot is imported by the hooks, the encoders, the load client and what runs beside tokens."""
     beside = {"asgi", "gc", "group", "integrations", "loadtest", "runtime", "sse", "stall", "tracing"}
     assert {folder(name) for name in importers("_hot")} <= beside
@@ -167,7 +167,7 @@ def test_modules_have_no_circle() -> None:
 
 
 def test_public_classes_have_one_name_each() -> None:
-    """Nobody has to ask which of two is meant. Those of C in _hot.pyi count apart."""
+    """No name has two meanings. Those of C in _hot.pyi count apart."""
     found = [
         (node.name, module)
         for module, path in MODULES.items()
@@ -180,8 +180,8 @@ def test_public_classes_have_one_name_each() -> None:
     assert {name: sorted(where) for name, where in modules.items() if len(where) > 1} == {}
 
 
-def test_nobody_imports_the_top() -> None:
-    """The demo and the command line are imported by nobody below them."""
+def test_nothing_below_imports_the_top() -> None:
+    """The demo and the command line are imported by nothing below them."""
     assert {folder(name) for name in importers("demo")} <= {"demo", "cli"}
     assert {folder(name) for name in importers("cli")} == {"cli", "__main__"}
 
@@ -207,7 +207,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 def public(tree: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple[str, Definition]]:
     """Definitions without a leading underscore, and those inside such classes, except where a base class named
-    Protocol (of typing or asyncio) already says what its members mean."""
+    Protocol (of typing or asyncio) already documents its members."""
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
             yield prefix + node.name, node
@@ -288,7 +288,7 @@ def test_includes_have_no_cycle() -> None:
     assert len(order) >= len(C_FILES)
 
 
-def test_the_core_knows_no_python() -> None:
+def test_the_core_includes_no_python() -> None:
     """Python.h is included below csrc/python only, and nothing of the core includes what is there."""
     users = {path for path in C_FILES if "Python.h" in path.read_text(encoding="utf-8")}
     python = {path for path in C_FILES if path.is_relative_to(CSRC / "python")}
@@ -331,7 +331,7 @@ class Symbols(NamedTuple):
 def symbols(source: Path, directory: Path) -> Symbols:
     """Of a source, compiled as it stands."""
     target = directory / "_".join(source.relative_to(CSRC).with_suffix(".o").parts)
-    # Without position independence tables of string constants stay in read-only sections, where nm can tell them.
+    # Without position independence tables of string constants stay in read-only sections, where nm lists them.
     options = ["-std=gnu11", "-D_GNU_SOURCE", "-O0", "-fno-pic", "-w", f"-I{CSRC / 'include'}", f"-I{CSRC}"]
     if stage(source) == "python":
         options += ["-DPy_LIMITED_API=0x030A0000", f"-I{sysconfig.get_path('include')}", f"-I{CSRC / 'third_party'}"]

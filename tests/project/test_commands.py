@@ -110,7 +110,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def get(address: str) -> bytes | None:
-    """What it answers; None while nobody listens."""
+    """What it answers; None while nothing listens."""
     try:
         with urllib.request.urlopen(address, timeout=30) as answer:
             return bytes(answer.read())

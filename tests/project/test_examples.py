@@ -1,4 +1,4 @@
-"""The examples run as their first lines say."""
+"""The examples run as in their first lines."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def server(tmp_path: Path) -> Iterator[Callable[[str], str]]:
 
 
 def metrics_of(address: str) -> str:
-    """What /metrics says."""
+    """What /metrics answers."""
     with urllib.request.urlopen(f"{address}/metrics", timeout=30) as answer:
         return answer.read().decode()
 

@@ -117,7 +117,7 @@ IMAGE = {str(ROOT), sys.prefix, sys.base_prefix}
 
 
 def mounts(volume: str, at: str) -> str:
-    """Commands that mount a volume. Its folder has the mode that the kubelet gives it with fsGroup: for everybody, and
+    """Commands that mount a volume. Its folder has the mode that the kubelet gives it with fsGroup: for all users, and
     not sticky."""
     size = VOLUMES[volume]["sizeLimit"].removesuffix("i")
     covered = [(each, f"/mnt{each.removeprefix(at)}") for each in sorted(IMAGE) if each.startswith(at + "/")]
@@ -131,7 +131,7 @@ WITHOUT_RIGHTS = (
     "unshare", "--user", f"--map-user={USER}", f"--map-group={USER}", "setpriv", "--no-new-privs",
 )  # fmt: skip
 OUR_FILTER = (sys.executable, str(ROOT / "tests" / "support" / "seccomp.py"))
-CPUS = 0.4  # less than the scene's server wants
+CPUS = 0.4  # less than the scene's server needs
 
 
 def in_pod(container: tuple[str, ...]) -> tuple[str, ...]:

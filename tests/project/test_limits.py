@@ -79,7 +79,7 @@ def run(tmp_path: Path, source: str, *options: str) -> subprocess.CompletedProce
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process has not ended; one that nobody has waited for has."""
+    """Whether a process has not ended; one that was not waited for has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

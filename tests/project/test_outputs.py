@@ -104,7 +104,7 @@ def test_a_picture_is_small_and_needs_nothing_else(name: str) -> None:
 
 
 def test_every_picture_is_described() -> None:
-    """For who does not see it."""
+    """For readers who do not see it."""
     shown = re.findall(r"!\[([^\]]*)\]\(", "\n".join(TEXTS.values()))
     assert len(shown) > 4
     assert [text for text in shown if len(text) < 10] == []

@@ -348,7 +348,7 @@ print(watched, free_in_child(), taken)
 
 
 def test_no_fork_while_another_thread_writes_a_line(run_script) -> None:
-    """The child would flush a stream whose lock nobody releases; and neither process keeps a lock of logging's."""
+    """The child would flush a stream whose lock is never released; and neither process keeps a lock of logging's."""
     assert run_script(WRITES, PYTHONWARNINGS="ignore").split("\n")[0] == "0 True True []"
 
 

@@ -47,10 +47,10 @@ def serve_curve(watch: tailwatch.Watch, knee: int, most: int) -> None:
             stream.close(at=end)
 
 
-# ---- what it says ----
+# ---- what it reports ----
 
 
-def test_it_counts_who_waits_and_who_runs(watch: tailwatch.Watch) -> None:
+def test_it_counts_waiting_and_running_requests(watch: tailwatch.Watch) -> None:
     """A request waits until its first token, runs until its end, and counts as neither afterwards."""
     with watch.stream(), watch.stream() as one:
         assert (tailwatch.load_signal().running, tailwatch.load_signal().waiting) == (0, 2)
@@ -61,7 +61,7 @@ def test_it_counts_who_waits_and_who_runs(watch: tailwatch.Watch) -> None:
     assert tailwatch.load_signal().in_flight == 0
 
 
-def test_without_data_it_says_so(watch: tailwatch.Watch) -> None:
+def test_without_data_there_is_no_number(watch: tailwatch.Watch) -> None:
     """No number is made up."""
     now = tailwatch.load_signal()
     assert now.verdict == "few_data"
@@ -90,7 +90,7 @@ def test_the_load_is_measured_against_the_healthy_concurrency(watch: tailwatch.W
         stream.close()
 
 
-def test_a_line_is_said_to_be_one(watch: tailwatch.Watch) -> None:
+def test_a_line_has_no_inflection(watch: tailwatch.Watch) -> None:
     """`no inflection`, up to the most that was seen; a prediction there is all the same."""
     serve_curve(watch, knee=0, most=50)
     watch.load.refresh()
@@ -112,7 +112,7 @@ def test_without_a_bound_nothing_is_within_it() -> None:
 
 
 def test_it_is_frozen_and_needs_an_install(watch: tailwatch.Watch) -> None:
-    """Nobody changes what others read; without install() the error says what to call."""
+    """Nothing changes what others read; without install() the error has what to call."""
     with pytest.raises(AttributeError):
         tailwatch.load_signal().running = 7  # type: ignore[misc]
     tailwatch.uninstall()
@@ -121,7 +121,7 @@ def test_it_is_frozen_and_needs_an_install(watch: tailwatch.Watch) -> None:
 
 
 def test_a_reset_forgets(watch: tailwatch.Watch) -> None:
-    """What a fork child does: it knows nothing of its parent's load."""
+    """What a fork child does: it has nothing of its parent's load."""
     serve_curve(watch, knee=20, most=50)
     watch.load.refresh()
     held = watch.core.stream("m", "/r", None, "", "")
@@ -275,7 +275,7 @@ def test_orca_leaves_out_what_is_not_known() -> None:
     [(True, "request"), (False, "off"), ("off", "off"), ("request", "request"), ("TEXT", "text"), ("json", "json")],
 )
 def test_orca_option(given: object, expected: str) -> None:
-    """True asks for the answer to those who ask."""
+    """True: the answer to requests that ask."""
     assert Config.read({"orca": given}, {}).orca == expected
 
 

@@ -1,4 +1,4 @@
-"""Log lines: which pauses and gaps get one, and what it says."""
+"""Log lines: which pauses and gaps get one, and what is in it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_only_pauses_from_the_threshold_on_are_warned_about(
     assert float(line.split()[2]) >= 5
 
 
-def test_the_line_says_whom_it_hit(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_line_counts_what_it_hit(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture) -> None:
     """Two streams waited through the pause: the line counts them, their overlap together and what they lost."""
     streams = [core.stream("m", "r", None, "", "") for _ in range(3)]
     for stream in streams[:2]:
@@ -127,7 +127,7 @@ def test_one_stream_is_one_stream(core: _hot.Core, settled: None, caplog: pytest
 def test_a_stream_still_waiting_holds_the_line_back(
     core: _hot.Core, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While a stream is in flight its wait may still be charged: no line says meanwhile that nothing was hit."""
+    """While a stream is in flight its wait may still be charged: no line meanwhile has that nothing was hit."""
     monkeypatch.setattr(pause_logs, "SETTLE_NS", 0)
     log, stream = pause_log(core, warn=0.001), core.stream("m", "r", None, "", "")
     stream.token()
@@ -145,7 +145,7 @@ def test_a_stream_still_waiting_holds_the_line_back(
 def test_a_stream_that_waits_very_long_is_not_waited_for(
     core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once patience is spent the line says that it is not the last word."""
+    """Once patience is spent the line is marked as preliminary."""
     stream = core.stream("m", "r", None, "", "")
     stream.token()
     pause(core, 0.002)
@@ -244,7 +244,7 @@ def test_all_and_a_threshold_go_together(core: _hot.Core, settled: None, caplog:
 
 @pytest.mark.parametrize("ours", [True, False], ids=["policy", "collection"])
 def test_our_own_pause_is_named(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture, ours: bool) -> None:
-    """A pause of our own says so."""
+    """A pause of our own is marked so."""
     if ours:
         core.policy_begin()
     pause(core, 0.001)
@@ -268,7 +268,7 @@ def test_silent_by_default(core: _hot.Core, settled: None, caplog: pytest.LogCap
 def test_pauses_that_were_overwritten_are_counted(
     core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """More pauses than the ring holds before a wake-up: the rest is told, the loss is counted."""
+    """More pauses than the ring holds before a wake-up: the rest is logged, the loss is counted."""
     log = pause_log(core, warn=1e-6)
     for _ in range(PAUSE_RING + 10):
         pause(core, 0.00006, generation=0)
@@ -300,7 +300,7 @@ def test_slow_gaps_are_logged_with_their_split(core: _hot.Core, caplog: pytest.L
 
 
 def test_slow_gaps_that_were_overwritten_are_counted(core: _hot.Core, caplog: pytest.LogCaptureFixture) -> None:
-    """More slow gaps than are kept: the rest is told, the loss is counted."""
+    """More slow gaps than are kept: the rest is logged, the loss is counted."""
     log = slow_log(core, 1.0)
     for number in range(SLOW_RING + 7):
         slow_request(core, 2000, number)

@@ -78,8 +78,8 @@ sys.stdin.read()
 """
 
 
-def test_who_records_nothing_is_told(installed: Any, tmp_path: Path) -> None:
-    """Another process of the group without the option trace is not in the timeline, and a note says so."""
+def test_a_process_that_records_nothing_is_noted(installed: Any, tmp_path: Path) -> None:
+    """Another process of the group without the option trace is not in the timeline, and there is a note."""
     group = tmp_path / "group"
     with Python(ENGINE, group) as engine:
         assert engine.read_line() == "True"
@@ -127,7 +127,7 @@ def test_a_timeline_in_json_is_one_document(installed: Any, tmp_path: Path) -> N
 
 
 def test_the_time_may_be_over_first(installed: Any, tmp_path: Path) -> None:
-    """Without traffic: a manifest that says so."""
+    """Without traffic: a manifest without any."""
     installed()
     made = tailwatch.profile(tmp_path, requests=5, seconds=0.1)
 
@@ -171,7 +171,7 @@ def test_a_profile_is_not_overwritten(installed: Any, tmp_path: Path) -> None:
 
 
 def test_an_event_loop_is_not_stopped(installed: Any, tmp_path: Path) -> None:
-    """Called in a coroutine it says what to do; by asyncio.to_thread it works."""
+    """Called in a coroutine the error has what to do; by asyncio.to_thread it works."""
     installed()
 
     async def both() -> profile.Profiled:
@@ -183,7 +183,7 @@ def test_an_event_loop_is_not_stopped(installed: Any, tmp_path: Path) -> None:
 
 
 def test_uninstall_ends_it(installed: Any, tmp_path: Path) -> None:
-    """What there is by then is written, and it is said."""
+    """What there is by then is written, with a note."""
     watch = installed()
     found: list[profile.Profiled] = []
     thread = threading.Thread(target=lambda: found.append(tailwatch.profile(tmp_path, requests=5, seconds=30)))
@@ -215,7 +215,7 @@ def test_a_path_that_cannot_be_written_is_refused(installed: Any, tmp_path: Path
         tailwatch.profile(tmp_path / "file")
 
 
-def test_without_install_it_says_so(tmp_path: Path) -> None:
+def test_without_install_it_raises(tmp_path: Path) -> None:
     """NotInstalledError."""
     with pytest.raises(NotInstalledError):
         tailwatch.profile(tmp_path)
@@ -262,7 +262,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_torch_is_profiled_where_it_is_loaded(torch: Any, installed: Any, tmp_path: Path) -> None:
-    """From start to stop of the stage; CUDA where there is one; what its version cannot do is said."""
+    """From start to stop of the stage; CUDA where there is one; what its version cannot do is noted."""
     installed()
     torch.cuda.is_available = lambda: True
     with traffic():
@@ -295,9 +295,7 @@ def test_torch_may_be_left_out(torch: Any, installed: Any, tmp_path: Path) -> No
     assert made == []
 
 
-def test_a_torch_that_is_asked_for_and_missing_is_said(
-    installed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torch_that_is_missing_is_noted(installed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch=True where it cannot be imported: a note, and the rest."""
     installed()
     monkeypatch.setitem(sys.modules, "torch", None)

@@ -133,7 +133,7 @@ def test_the_same_options_give_the_same_watch() -> None:
 
 
 def test_other_options_are_an_error_that_names_them() -> None:
-    """The error says what is in force, what differs, and how to go on; nothing changes."""
+    """The error has what is in force, what differs, and how to go on; nothing changes."""
     watch = tailwatch.install(gc="observe", slow_gap_ms=5)
     with pytest.raises(
         tailwatch.AlreadyInstalledError, match=r"slow_gap_ms=5\.0.*uninstall\(\) first to change slow_gap_ms"
@@ -146,7 +146,7 @@ def test_other_options_are_an_error_that_names_them() -> None:
 
 
 def test_install_from_many_threads_is_one_install() -> None:
-    """Whoever comes first makes it."""
+    """The first that comes makes it."""
     barrier = threading.Barrier(8)
 
     def work(_: int) -> tailwatch.Watch:
@@ -224,7 +224,7 @@ class tailwatch_installed:
 @pytest.mark.parametrize(
     "ask", [tailwatch.snapshot, tailwatch.stream, tailwatch.freeze, tailwatch.doctor, tailwatch.current]
 )
-def test_asked_before_install_it_says_so(ask: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_install_it_raises(ask: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """NotInstalledError names the call that is missing."""
     monkeypatch.setattr(install, "_was_installed", False)
     with pytest.raises(tailwatch.NotInstalledError, match=r"tailwatch\.install"):
@@ -318,7 +318,7 @@ def busy_port(untouched: None) -> Iterator[int]:
 
 
 def test_a_port_of_the_environment_that_is_in_use(busy_port: int, caplog: pytest.LogCaptureFixture) -> None:
-    """TAILWATCH_METRICS_PORT is for all processes, and one of them has it: the others go on, and say so."""
+    """TAILWATCH_METRICS_PORT is for all processes, and one of them has it: the others go on, and report it."""
     with tailwatch_installed(gc="observe") as watch:
         (note,) = watch.notes
         assert f"TAILWATCH_METRICS_PORT={busy_port}" in note and "in use" in note
@@ -327,7 +327,7 @@ def test_a_port_of_the_environment_that_is_in_use(busy_port: int, caplog: pytest
 
 
 def test_a_port_of_the_environment_is_not_for_apps(busy_port: int) -> None:
-    """An app serves its metrics itself: the variable is ignored there, and doctor says so."""
+    """An app serves its metrics itself: the variable is ignored there, and doctor has it."""
     watch = tailwatch.install(App(), gc="observe")
     (note,) = watch.notes
     assert "ignored" in note
@@ -397,7 +397,7 @@ def test_uninstall_leaves_no_trace(policy: str) -> None:
 
 
 def test_the_watch_outlives_uninstall_quietly() -> None:
-    """Who kept the watch may still ask and even stamp; no thread comes back."""
+    """Code that kept the watch may still ask and even stamp; no thread comes back."""
     watch = tailwatch.install(gc="observe")
     open_stream = watch.stream()
     tailwatch.uninstall()
@@ -486,7 +486,7 @@ def test_what_could_not_be_undone_is_logged(caplog: pytest.LogCaptureFixture) ->
     assert report
 
 
-# ---- what children are told ----
+# ---- what children get ----
 
 
 def test_the_directory_of_an_argument_is_handed_on_to_children(tmp_path: Path, variables: pytest.MonkeyPatch) -> None:
@@ -503,7 +503,7 @@ def test_the_directory_of_an_argument_is_handed_on_to_children(tmp_path: Path, v
 
 
 def test_what_was_in_the_environment_is_left_alone(tmp_path: Path, variables: pytest.MonkeyPatch) -> None:
-    """A directory that came from there stays there; one that other code has put there since is theirs, and told of."""
+    """A directory that came from there stays there; one that other code has put there since is theirs, and reported."""
     variables.setenv("TAILWATCH_DIR", str(tmp_path / "group"))
     with tailwatch_installed(gc="observe"):
         pass
@@ -562,7 +562,7 @@ def test_a_middleware_with_a_bad_variable_lets_everything_through(
 
 
 def test_install_after_a_door_adopts_its_watch(no_self_test: list[str]) -> None:
-    """The arguments win, what the door had set and nobody contradicts stays, what is fixed is noted."""
+    """The arguments win, what the door had set and nothing contradicts stays, what is fixed is noted."""
     layer = tailwatch.Middleware(App(), gc="observe", slo="e2e<=1s", gc_warn_ms=3)
     door = tailwatch.current()
     watch = tailwatch.install(App(), slow_gap_ms=100, max_label_sets=8, metrics_path="/m", routes=["/x"], slo="e2e<=2s")
@@ -635,7 +635,7 @@ def test_off_changes_nothing() -> None:
 
 
 def test_freeze_on_demand() -> None:
-    """tailwatch.freeze() says what it did; uninstall() undoes it."""
+    """tailwatch.freeze() returns what it did; uninstall() undoes it."""
     with tailwatch_installed(gc="observe"):
         done = tailwatch.freeze()
         assert (done.reason, done.unfrozen) == ("requested", False)
@@ -769,7 +769,7 @@ def test_the_difference_of_two_snapshots() -> None:
 
 
 def test_what_callbacks_others_change_is_seen_by_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gc.callbacks cleared by somebody: the daemon puts ours back and counts it."""
+    """gc.callbacks cleared by other code: the daemon puts ours back and counts it."""
     monkeypatch.setattr(background, "WAKE_SECONDS", 0.01)
     before = list(gc.callbacks)
     watch = tailwatch.install(gc="observe")
@@ -812,7 +812,7 @@ def test_a_fork_child_without_an_app_has_its_daemon() -> None:
 
 
 @pytest.mark.parametrize("one_of_several", [True, False])
-def test_a_worker_says_that_it_speaks_for_itself(
+def test_a_worker_on_its_own_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, one_of_several: bool
 ) -> None:
     """Started by another process, its numbers are its own: one warning, and a note for doctor."""

@@ -25,16 +25,16 @@ DEADLINE_SECONDS = 30
 ENGINE = """
 import json, logging, sys
 import tailwatch
-said = []
+logged = []
 handler = logging.Handler()
-handler.emit = lambda record: said.append(record.getMessage())
+handler.emit = lambda record: logged.append(record.getMessage())
 logging.getLogger("tailwatch").addHandler(handler)
 watch = tailwatch.install(role=sys.argv[1], gc="observe")
 with tailwatch.stream(model="m") as stream:
     stream.token()
 print(json.dumps(watch.membership.joined), flush=True)
 for line in sys.stdin:
-    print(json.dumps([watch.port.serving, watch.notes, said, watch.snapshot().errors["render"]]), flush=True)
+    print(json.dumps([watch.port.serving, watch.notes, logged, watch.snapshot().errors["render"]]), flush=True)
 """
 
 
@@ -71,7 +71,7 @@ def start(port: int, tmp_path: Path) -> Iterator[Callable[..., Engine]]:
 
 
 def scraped(port: int) -> str:
-    """What /metrics says; "" where nobody answers."""
+    """What /metrics answers; "" where nothing does."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_SECONDS) as answer:
             return str(answer.read().decode())
@@ -87,7 +87,7 @@ def tokens(text: str) -> int:
 
 
 def names(text: str) -> set[str]:
-    """Processes that it tells of."""
+    """Processes that it lists."""
     return set(re.findall(r'process="([^"]+)"', text))
 
 
@@ -117,8 +117,8 @@ def test_when_it_ends_the_next_takes_over(start: Callable[..., Engine], port: in
     assert tokens(until(lambda: scraped(port))) == 3
 
 
-def test_another_program_on_the_port_is_said_and_outlived(start: Callable[..., Engine], port: int) -> None:
-    """It is none of the group: each process that tries says so once, and counts it. When it goes, one takes over."""
+def test_another_program_on_the_port_is_reported_and_outlived(start: Callable[..., Engine], port: int) -> None:
+    """It is none of the group: each process that tries reports it once, and counts it. When it goes, one takes over."""
     with socket.create_server(("127.0.0.1", port)):
         engine = start()
         serving, _, warnings, errors = engine.state()
@@ -129,7 +129,7 @@ def test_another_program_on_the_port_is_said_and_outlived(start: Callable[..., E
 
 
 def test_outside_a_group_the_port_is_tried_once(start: Callable[..., Engine], port: int) -> None:
-    """Nobody there speaks for anybody else."""
+    """No process there serves another's numbers."""
     first, second = start(group=False), start(group=False)
     assert first.state()[0] and not second.state()[0]
     assert tokens(scraped(port)) == 1
@@ -167,7 +167,7 @@ for line in sys.stdin:
 """
 
 
-def test_who_turns_out_to_have_an_app_hands_the_port_on(start: Callable[..., Engine], port: int) -> None:
+def test_a_process_with_an_app_hands_the_port_on(start: Callable[..., Engine], port: int) -> None:
     """A launcher took it before its app was loaded: an engine has it a moment later."""
     api = start(code=API)
     assert tokens(scraped(port)) == 0 and scraped(port)

@@ -1,4 +1,4 @@
-"""The page over real sockets: who is told what, where it stands, and that it is nothing until it is asked for."""
+"""The page over real sockets: which client gets what, where it stands, and that it is nothing until it is asked for."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Answer:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """What the data endpoint told."""
+        """What the data endpoint answered."""
         page_data: dict[str, Any] = json.loads(self.body)
         return page_data
 
@@ -125,7 +125,7 @@ FROM_ELSEWHERE = [
 
 
 @pytest.mark.parametrize(("headers", "host"), FROM_ELSEWHERE)
-def test_who_is_not_from_here_is_told_nothing(headers: tuple[str, ...], host: str, install: Any, serve: Any) -> None:
+def test_a_client_from_elsewhere_gets_nothing(headers: tuple[str, ...], host: str, install: Any, serve: Any) -> None:
     """Neither the numbers nor the document; nothing of the request comes back."""
     server = serve(install(page=True))
     server.http("/v1/completions")
@@ -137,14 +137,14 @@ def test_who_is_not_from_here_is_told_nothing(headers: tuple[str, ...], host: st
             assert part not in answer.body
 
 
-def test_uvicorn_believes_the_proxys_header_and_we_do_not(install: Any, serve: Any) -> None:
+def test_uvicorn_takes_the_proxys_header_and_we_do_not(install: Any, serve: Any) -> None:
     """With proxy headers trusted from everywhere the peer's address is the client's own word."""
     server = serve(install(page=True), proxy_headers=True, forwarded_allow_ips="*")
     assert get(server, "/tailwatch/data", "X-Forwarded-For: 127.0.0.1").status == 403
     assert get(server).status == 200
 
 
-def test_http_1_0_is_a_proxy_that_was_told_nothing(install: Any, serve: Any) -> None:
+def test_http_1_0_is_a_proxy_without_settings(install: Any, serve: Any) -> None:
     """nginx without settings: HTTP/1.0, no word of itself."""
     server = serve(install(page=True))
     answer = Answer(server.raw(b"GET /tailwatch/data HTTP/1.0\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"))
@@ -182,7 +182,7 @@ def test_on_a_unix_socket_it_takes_a_token(install: Any, tmp_path: Path) -> None
 
 
 def test_the_token_is_asked_for_and_opens(install: Any, serve: Any) -> None:
-    """From everywhere, by any name, through any proxy; the document that asks for it tells no number."""
+    """From everywhere, by any name, through any proxy; the document that asks for it has no number."""
     server = serve(install(page=True, page_token=TOKEN))
     server.http("/v1/completions")
     through = ("X-Forwarded-For: 203.0.113.9",)
@@ -213,7 +213,7 @@ WITH_OWN: list[Callable[[], Any]] = [
 
 @pytest.mark.parametrize("make", WITH_OWN)
 def test_an_apps_own_page_stays(make: Any, install: Any, serve: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Ours is at the other path, which one line of the log says at start-up."""
+    """Ours is at the other path, which one line of the log has at start-up."""
     with caplog.at_level(logging.INFO, "tailwatch"):
         server = serve(install(make(), page=True))
         theirs = get(server, "/tailwatch")
@@ -228,7 +228,7 @@ def test_an_apps_own_page_stays(make: Any, install: Any, serve: Any, caplog: pyt
 def test_an_apps_own_route_is_no_news_while_the_page_is_off(
     install: Any, serve: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody has asked for it."""
+    """It was not asked for."""
     with caplog.at_level(logging.INFO, "tailwatch"):
         assert get(serve(install(WITH_OWN[0]())), "/tailwatch").body == b"theirs"
     assert not [record for record in caplog.records if "page" in record.getMessage()]
@@ -266,7 +266,7 @@ def test_nothing_is_left_of_it(install: Any, serve: Any) -> None:
 
 
 def test_closed_it_does_nothing(install: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nobody asks no number is taken for it, and no request to another path comes near it."""
+    """While it is not asked for no number is taken for it, and no request to another path comes near it."""
     server = serve(install(page=True))
     page = tailwatch.current().page
     calls: list[str] = []
@@ -368,7 +368,7 @@ def test_a_token_for_nothing_and_a_short_one_are_noted(install: Any, monkeypatch
 
 
 def test_the_token_is_in_no_message(install: Any) -> None:
-    """Another install() with another token is refused without telling either."""
+    """Another install() with another token is refused without showing either."""
     install(page=True, page_token=TOKEN)
     with pytest.raises(tailwatch.AlreadyInstalledError) as caught:
         tailwatch.install(gc="observe", page=True, page_token="another-token")
@@ -377,7 +377,7 @@ def test_the_token_is_in_no_message(install: Any) -> None:
 
 
 def test_run_does_not_print_the_token(tmp_path: Path) -> None:
-    """It says the options that it gives to the command, but for this one."""
+    """It prints the options that it gives to the command, but for this one."""
     command = [sys.executable, "-m", "tailwatch", "run", f"--page-token={TOKEN}", "--page=1", "--", sys.executable]
     code = "import os; assert os.environ['TAILWATCH_PAGE_TOKEN'] and os.environ['TAILWATCH_PAGE'] == '1'"
     done = subprocess.run([*command, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
@@ -408,7 +408,7 @@ def member(role: str, **variables: str) -> Iterator[None]:
 
 
 def test_one_page_for_the_whole_group(install: Any, serve: Any, tmp_path: Path) -> None:
-    """The app's process tells of the engine too, as snapshot() does."""
+    """The app's process has the engine too, as snapshot() does."""
     group = str(tmp_path / "group")
     server = serve(install(page=True, dir=group))
     with member("engine", TAILWATCH_DIR=group):
@@ -434,7 +434,7 @@ class Port:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port that nobody else is given meanwhile: it is bound, and nobody listens there."""
+    """A port that no other is given meanwhile: it is bound, and nothing listens there."""
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))

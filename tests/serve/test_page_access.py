@@ -1,4 +1,4 @@
-"""Who may see the page."""
+"""Which clients may see the page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ask(
     ["127.0.0.1:8000", "localhost", "localhost:1", "LOCALHOST:8000", "a.localhost:80", "localhost.", "[::1]:8000"],
 )
 def test_this_machine_needs_no_token_where_there_is_none(peer: str, host: str) -> None:
-    """The peer is on the loopback address, and the browser was told to go there."""
+    """The peer is on the loopback address, and the browser was sent there."""
     assert ask({"host": host}, peer=peer) is Access.GRANTED
 
 
@@ -58,13 +58,13 @@ def test_any_other_peer_is_elsewhere(peer: str | None) -> None:
     ],
 )
 @pytest.mark.parametrize("value", ["127.0.0.1", "", "for=127.0.0.1", "203.0.113.9"])
-def test_behind_a_proxy_nobody_is_here(name: str, value: str) -> None:
-    """Whatever the header says: it may be the client's own word."""
+def test_behind_a_proxy_no_client_is_local(name: str, value: str) -> None:
+    """Whatever the header has: it may be the client's own word."""
     assert ask({**HERE, name: value}) is Access.ELSEWHERE
 
 
 def test_nginx_as_it_is_without_any_setting() -> None:
-    """It says HTTP/1.0, the server's own address as Host, and no other word of itself."""
+    """It sends HTTP/1.0, the server's own address as Host, and no other word of itself."""
     assert ask(version="1.0") is Access.ELSEWHERE
 
 
@@ -76,7 +76,7 @@ def test_nginx_as_it_is_without_any_setting() -> None:
     ],
 )
 def test_a_name_of_the_web_for_this_machine_is_refused(host: str) -> None:
-    """DNS rebinding: a page's own name server says that its name is 127.0.0.1."""
+    """DNS rebinding: a page's own name server resolves its name to 127.0.0.1."""
     assert ask({"host": host}) is Access.ELSEWHERE
 
 
@@ -103,8 +103,8 @@ def test_the_token_opens_from_anywhere(value: str, peer: str | None) -> None:
     ],
 )
 @pytest.mark.parametrize("peer", ["127.0.0.1", "203.0.113.9"])
-def test_where_there_is_a_token_everybody_says_it(value: str | None, peer: str) -> None:
-    """On this machine too: behind a proxy that hides itself everybody would be on it."""
+def test_where_there_is_a_token_every_client_needs_it(value: str | None, peer: str) -> None:
+    """On this machine too: behind a proxy that hides itself every client would be on it."""
     headers = HERE if value is None else {**HERE, "authorization": value}
     assert ask(headers, token=TOKEN, peer=peer) is Access.TOKEN
 
@@ -117,7 +117,7 @@ def test_two_authorizations_are_none() -> None:
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 @pytest.mark.parametrize("token", ["", TOKEN])
-def test_another_sites_page_is_told_nothing(site: str, token: str) -> None:
+def test_another_sites_page_gets_nothing(site: str, token: str) -> None:
     """Not even that the token would help; a link that a person follows is another matter."""
     headers = {**HERE, "sec-fetch-site": site, "authorization": f"Bearer {TOKEN}"}
     assert ask(headers, token=token) is Access.FOREIGN
@@ -129,7 +129,7 @@ def test_another_sites_page_is_told_nothing(site: str, token: str) -> None:
 
 @pytest.mark.parametrize("site", ["same-origin", "none"])
 def test_the_page_itself_may_ask(site: str) -> None:
-    """And who types the address."""
+    """And where a person types the address."""
     assert ask({**HERE, "sec-fetch-site": site}) is Access.GRANTED
 
 
@@ -143,7 +143,7 @@ def test_no_request_whatever_opens_a_locked_page(
     headers: list[tuple[bytes, bytes]], peer: str | None, version: str
 ) -> None:
     """Any bytes: no exception, and without the token in an Authorization header of its own nothing is granted; without
-    a token nobody but who is plainly on this machine."""
+    a token only a client that is plainly on this machine."""
     values = [value for name, value in headers if name == b"authorization"]
     if access(TOKEN, peer, version, headers) is Access.GRANTED:
         assert len(values) == 1 and values[0].strip()[-len(TOKEN) :] == TOKEN.encode()

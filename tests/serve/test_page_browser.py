@@ -1,4 +1,4 @@
-"""The page in a real browser: opened, clicked, looked at; it complains of nothing and speaks to nobody else."""
+"""The page in a real browser: opened, clicked, looked at; it has no errors and connects to no other host."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def text(tab: Tab, selector: str) -> str:
 
 
 def test_it_shows_the_snapshots_numbers(running: Browser, watched: Any) -> None:
-    """Each percentile in the table, to the last bit; what a pause cost; who it was."""
+    """Each percentile in the table, to the last bit; what a pause cost; which process it was."""
     served = watched(8)
     tab = opened(running, served)
     tab.click("#window input[value=all]")
@@ -124,7 +124,7 @@ def test_it_shows_the_snapshots_numbers(running: Browser, watched: Any) -> None:
         *(pytest.param(*rest, marks=pytest.mark.slow) for rest in ((360, False), (1200, True))),
     ],
 )
-def test_clicked_through_it_complains_of_nothing(running: Browser, watched: Any, dark: bool, width: int) -> None:
+def test_clicked_through_it_has_no_errors(running: Browser, watched: Any, dark: bool, width: int) -> None:
     """Every control, in both colours, on a phone and at a desk: no error, no refusal by its policy, no other host, no
     sideways scrolling, and something drawn in each chart."""
     served = watched(12)
@@ -241,7 +241,7 @@ def test_many_models_have_rows_and_a_filter(running: Browser, watched: Any, widt
 
 
 def test_with_the_keyboard_alone(running: Browser, watched: Any) -> None:
-    """The arrow keys go through slow gaps and tabs; what is chosen is said; every control is reached and named."""
+    """The arrow keys go through slow gaps and tabs; what is chosen is announced; every control is reached and named."""
     tab = opened(running, watched(6))
     tab.ask('document.querySelector("#slow-chart").focus()')
     seen = set()
@@ -271,7 +271,7 @@ def test_with_the_keyboard_alone(running: Browser, watched: Any) -> None:
 
 
 def test_paused_it_asks_no_more(running: Browser, watched: Any) -> None:
-    """Until it is told to go on; then it asks at once."""
+    """Until it is resumed; then it asks at once."""
     served = watched(2)
     still, other = (opened(running, served, speed=10) for _ in range(2))
     still.click("#pause")
@@ -285,7 +285,7 @@ def test_paused_it_asks_no_more(running: Browser, watched: Any) -> None:
 
 
 def test_before_the_first_request(running: Browser, watched: Any) -> None:
-    """It says so, and how to make one; then the numbers come by themselves."""
+    """It shows that, and how to make one; then the numbers come by themselves."""
     served = watched(0)
     tab = running.open(address(served), speed=10)
     tab.until('document.body.dataset.state === "live" && !document.querySelector("#empty").hidden')
@@ -296,7 +296,7 @@ def test_before_the_first_request(running: Browser, watched: Any) -> None:
     assert tab.complaints() == []
 
 
-def test_a_server_that_goes_away_is_said_and_found_again(running: Browser, watched: Any, serve: Any) -> None:
+def test_a_server_that_goes_away_is_shown_and_found_again(running: Browser, watched: Any, serve: Any) -> None:
     """The last numbers stay; the page tries again."""
     served = watched(2)
     tab = opened(running, served, speed=10)

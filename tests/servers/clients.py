@@ -58,7 +58,7 @@ class Received:
 
     @cached_property
     def usage(self) -> int:
-        """How many tokens the server says it made; 0: it does not say."""
+        """How many tokens the server reports it made; 0: it does not."""
         counts = re.findall(r'"completion_tokens": ?(\d+)', self.body)
         return int(counts[-1]) if counts else 0
 
@@ -106,7 +106,7 @@ class Streams:
         return self.received
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError):  # who may not stays as he is
+        with contextlib.suppress(OSError):  # without the right it stays as it is
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 0)
         while self._selector.get_map():
             for key, _ in self._selector.select():

@@ -3,9 +3,9 @@
     python tests/servers/prove.py vllm --venv VENV --model DIR [--gguf FILE] [--json FILE]
 
 VENV has the server and this tailwatch installed, DIR is make_model.py's. Run it with a Python that has tailwatch. Each
-process in turn collects a heap of 10^6 objects of ours: once while nobody waits, once while every client does. Its
-own log of that (plant/) and the stamps taken behind tailwatch, where messages reach uvicorn, say what must be reported.
-"""
+process in turn collects a heap of 10^6 objects of ours: once while no client waits, once while every one does. Its
+own log of that (plant/) and the stamps taken behind tailwatch, where messages reach uvicorn, give what must be
+reported."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -195,10 +196,10 @@ def running(options: argparse.Namespace, log: Path) -> Iterator[Running]:
 
 
 def _rank(pid: int) -> int | None:
-    """Which engine a process is, or works for: it, or who started it, says so in its title."""
+    """Which engine a process is, or works for: it, or its parent, has that in its title."""
     while pid > 1:
-        if said := re.search(rb"_DP(\d+)", Path(f"/proc/{pid}/cmdline").read_bytes()):
-            return int(said[1])
+        if rank := re.search(rb"_DP(\d+)", Path(f"/proc/{pid}/cmdline").read_bytes()):
+            return int(rank[1])
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return None
 
@@ -273,20 +274,20 @@ def prove(options: argparse.Namespace) -> dict[str, Any]:
             warm += it.streams(f"warm{number}", count=4, tokens=8).finish()
         _wait(lambda: _roles(it) == it.server.roles, 10, f"roles {_roles(it)}, not {it.server.roles}")
         processes = _processes(it)
-        everyone = list(warm)
+        all_clients = list(warm)
         rounds = []
         for process in processes:
             found, clients = plant(it, process, account)
             rounds.append(found)
-            everyone += clients
+            all_clients += clients
         blocked, clients = block(it, account)
-        everyone += clients
-        received = sum(each.usage or len(each.times) for each in everyone)
+        all_clients += clients
+        received = sum(each.usage or len(each.times) for each in all_clients)
         counted = _settled(it, began, received)
         account.must(counted == received, f"{counted} tokens were counted, clients received {received}")
         metrics = _metrics(it)
         answers = {_tokens_of(_metrics(it)) for _ in range(8)}
-        account.must(answers == {_tokens_of(metrics)}, f"API processes tell different numbers: {answers}")
+        account.must(answers == {_tokens_of(metrics)}, f"API processes report different numbers: {answers}")
         account.must("tailwatch_inter_token_latency_seconds" in metrics, "/metrics has none of ours")
         account.must(bool(_tokens_of(metrics)), "/metrics has no tokens")
         for each in (each for each in rounds if each["streams delayed"]):
@@ -301,10 +302,10 @@ def prove(options: argparse.Namespace) -> dict[str, Any]:
             "command": it.server.command,
             "streams": it.server.streams,
             "roles": _roles(it),
-            "app found": it.look().opened >= len(everyone),
+            "app found": it.look().opened >= len(all_clients),
             "planted": rounds,
             "blocked loop": blocked,
-            "requests": len(everyone),
+            "requests": len(all_clients),
             "tokens received": received,
             "tokens counted": counted,
             "errors inside tailwatch": {name: n for name, n in it.look().errors.items() if n},
@@ -348,8 +349,11 @@ def _settled(it: Running, began: snapshots.Snapshot, received: int) -> int:
 
 
 def _metrics(it: Running) -> str:
-    ours = it.get("/metrics")
-    return ours if "tailwatch_" in ours else it.get("/tailwatch/metrics")
+    """All of ours: at an app's own /metrics only the most important ones follow its own."""
+    try:
+        return it.get("/tailwatch/metrics")
+    except urllib.error.HTTPError:
+        return it.get("/metrics")
 
 
 def _tokens_of(metrics: str) -> tuple[str, ...]:
@@ -378,7 +382,7 @@ def _versions(options: argparse.Namespace, server: Server) -> dict[str, str]:
 
 
 def plant(it: Running, process: snapshots.Process, account: Account) -> tuple[dict[str, Any], list[Any]]:
-    """Twice the same collection in one process: while nobody waits, and while everybody does."""
+    """Twice the same collection in one process: while no client waits, and while all do."""
     name, role = process.name, process.role
     it.order(process.pid, "build", OBJECTS)
     idle = idle_pause(it, process, account)
@@ -437,7 +441,7 @@ def plant(it: Running, process: snapshots.Process, account: Account) -> tuple[di
 
 
 def idle_pause(it: Running, process: snapshots.Process, account: Account) -> dict[str, Any]:
-    """A pause that delays nobody."""
+    """A pause that delays no stream."""
     _wait(lambda: it.look().in_flight == 0, 10, "streams are still in flight")
     before = it.look()
     pause = it.order(process.pid, "collect", 2)
@@ -507,7 +511,7 @@ def _overlap(pause: dict[str, int], since: int, until: int) -> int:
 def slow_gaps(
     it: Running, looks: list[snapshots.Snapshot], name: str, pause: dict[str, int], process: snapshots.Process
 ) -> dict[str, Any]:
-    """Gap by gap: what the slow gaps around the pause say, against our own stamps of the same gap."""
+    """Gap by gap: what the slow gaps around the pause have, against our own stamps of the same gap."""
     lines = {line["id"]: line for line in it.sent(name, process)}
     around = [_around(pause, line) for line in lines.values()]
     role = process.role
@@ -517,14 +521,14 @@ def slow_gaps(
         if line is None:  # another API process's
             continue
         expected = _overlap(pause, *_gap(line, slow.token))
-        said = round(_of_role(slow, role) * 1e9)
-        if expected < SLACK_NS or not (said or role == "api" or delays_streams(role)):
+        charged = round(_of_role(slow, role) * 1e9)
+        if expected < SLACK_NS or not (charged or role == "api" or delays_streams(role)):
             continue
         compared += 1
-        largest = max(largest, abs(said - expected))
-        others = round(sum(slow.overlap.values()) * 1e9) - said
-        if not expected - SLACK_NS - others <= said <= expected + SLACK_NS or not slow.complete:
-            wrong.append(f"{slow.request_id} token {slow.token}: {said / 1e6:.2f} ms, not {expected / 1e6:.2f}")
+        largest = max(largest, abs(charged - expected))
+        others = round(sum(slow.overlap.values()) * 1e9) - charged
+        if not expected - SLACK_NS - others <= charged <= expected + SLACK_NS or not slow.complete:
+            wrong.append(f"{slow.request_id} token {slow.token}: {charged / 1e6:.2f} ms, not {expected / 1e6:.2f}")
     return {
         "compared": compared,
         "wrong": wrong,
@@ -572,7 +576,7 @@ def _of_role(slow: snapshots.SlowGap, role: str) -> float:
 
 
 def block(it: Running, account: Account) -> tuple[dict[str, Any], list[Any]]:
-    """The API process's loop sleeps while streams run: what the server's own histogram says, and ours."""
+    """The API process's loop sleeps while streams run: what the server's own histogram has, and ours."""
     api = next(each for each in _processes(it) if each.role == "api")
     theirs = _above(it, it.server.own_itl) if it.server.own_itl else None
     before = it.look()

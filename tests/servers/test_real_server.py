@@ -26,7 +26,7 @@ PROVE = Path(__file__).parents[1] / "servers" / "prove.py"
 @pytest.mark.timeout(300)
 def test_each_process_of_litserve_is_charged_what_it_cost(tmp_path: Path) -> None:
     """A collection of 10^6 objects in its API, engine, manager and main process in turn: what is reported is what
-    independent logs say, token for token; what delays nobody is charged to nobody."""
+    independent logs have, token for token; what delays no stream is charged to none."""
     file = tmp_path / "servers.json"
     command = [sys.executable, str(PROVE), "litserve", "--venv", sys.prefix, "--port", str(free_port())]
     done = subprocess.run(

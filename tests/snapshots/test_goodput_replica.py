@@ -142,7 +142,7 @@ def deadlines(ttft: int, gap: int) -> tuple[int, int]:
 
 
 def test_a_request_that_ended_in_the_future_waits_for_its_window() -> None:
-    """What a clock of the caller's says is later than now is in no window yet, and in the totals at once."""
+    """What is later than now by a clock of the caller's is in no window yet, and in the totals at once."""
     core = make_core("e2e<=1s")
     stream = core.stream("m", "r", _hot.now(), "", "")
     stream.close(at=_hot.now() + 100 * SECOND)

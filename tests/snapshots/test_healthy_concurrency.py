@@ -1,7 +1,7 @@
 """The healthy concurrency against servers whose inflection is known: simulated in virtual time, with seeds.
 
 The estimator was developed with other seeds (below 2000) than those that decide here. A server that is full nearly
-all of the time wanders so that about one run in a hundred is not told right; see the slow tests.
+all of the time wanders so that about one run in a hundred is not judged right; see the slow tests.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def table(firsts: Iterable[First]) -> Any:
 
 
 def find(ttft_sets: Sequence[Any], now: float) -> Any:
-    """What the tables say at a virtual time."""
+    """What the tables give at a virtual time."""
     out = ffi.new("tw_healthy *")
     assert (
         lib.tw_healthy_find(
@@ -91,7 +91,7 @@ def simulate(
     start: float = START,
 ) -> list[First]:
     """M/M/c: Poisson arrivals, exponential streams, one queue. TTFT is flat while a slot is free, and the wait for one
-    on top where none is. stall: of each 10 s the first so many seconds give nobody a first token."""
+    on top where none is. stall: of each 10 s the first so many seconds give no first token."""
     draw = random.Random(f"{seed}/{served.slots}/{start}")
     slots = [0.0] * served.slots
     in_flight: list[float] = []
@@ -283,7 +283,7 @@ def test_any_data_give_a_sane_answer(samples: list[tuple[int, int, int]], now: i
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.permutations(range(4)))
-def test_the_order_of_processes_says_nothing(seed: int, order: list[int]) -> None:
+def test_the_order_of_processes_does_not_matter(seed: int, order: list[int]) -> None:
     """What is found does not depend on whose table is read first."""
     firsts = simulate(Served(16), seed, requests=1500)
     parts = [table(firsts[i::4]) for i in range(4)]

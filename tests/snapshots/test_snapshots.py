@@ -83,7 +83,7 @@ def test_times_are_in_seconds(core: Any) -> None:
     assert "count=100" in repr(snap.itl) and "p99=" in repr(snap.itl)
 
 
-def test_an_empty_histogram_says_so(core: Any) -> None:
+def test_an_empty_histogram_has_no_numbers(core: Any) -> None:
     """No sample: no percentile, no extremes, no mean, no share; a sum of 0."""
     for name in HISTOGRAMS:
         empty = getattr(take(core), name)
@@ -228,7 +228,7 @@ def test_pauses_by_cause(core: Any) -> None:
     assert snap.gc.short["gc_own"] == sum(length < 50_000 for length in lengths)
 
 
-def test_a_process_says_what_its_pauses_were_and_that_it_stands_still(core: Any) -> None:
+def test_a_process_has_its_pauses_and_whether_it_stands_still(core: Any) -> None:
     """Counts and the longest by cause; while one is open, since when, and of what cause."""
     lengths = [pause(core) for _ in range(5)]
     (ended,) = take(core).processes
@@ -260,7 +260,7 @@ def test_processes_are_named_by_role_and_number() -> None:
 # Slow gaps and the tail ------------------------------------------------------------------------------------
 
 
-def test_slow_gaps_tell_whose_they_were() -> None:
+def test_slow_gaps_have_their_request() -> None:
     """Newest first, with the time of day, the ids and the split."""
     core = make_core(slow_ns=100 * MS)
     start = ago(30)

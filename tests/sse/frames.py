@@ -12,7 +12,7 @@ from tailwatch import sse
 
 MODEL = 'a "model"/ü'
 CREATED = 1_700_000_000
-MORE = 5  # tokens that the usage tells of and that had no frame of their own
+MORE = 5  # tokens that the usage counts and that had no frame of their own
 
 CONTROLS = [chr(code) for code in (*range(0x20), 0x7F, 0x85, 0x9F)]
 NASTY = [

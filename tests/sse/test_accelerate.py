@@ -183,7 +183,7 @@ def test_interleaved_requests(unchecked: Acceleration) -> None:
     assert len(plans(unchecked)) == 1
 
 
-def test_arguments_are_told_apart(unchecked: Acceleration) -> None:
+def test_arguments_are_distinguished(unchecked: Acceleration) -> None:
     """By name, value and type: True is not 1."""
     calls: list[dict[str, Any]] = [
         {},
@@ -309,7 +309,7 @@ def test_a_serialiser_that_drops_what_is_empty() -> None:
 
 
 class Fickle(BaseModel):
-    """Writes another text as soon as it is told to."""
+    """Writes another text as soon as it is switched."""
 
     text: str
     shout: ClassVar[bool] = False
@@ -324,8 +324,8 @@ class Fickle(BaseModel):
 def test_a_serialiser_that_changes_its_mind_is_found_out(
     first: int, every: int, listens: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Within compare_every calls; from then on the class writes that shape, counted, and told once: to on_fallback
-    where somebody listens, else to the log."""
+    """Within compare_every calls; from then on the class writes that shape, counted, and reported once: to on_fallback
+    where there is one, else to the log."""
     reported: list[tuple[str, str]] = []
     listener = (lambda *what: reported.append(what)) if listens else None
     with sse.accelerate(Fickle, compare_first=first, compare_every=every, on_fallback=listener) as acceleration:
@@ -633,35 +633,35 @@ def test_a_child_learns_though_a_thread_of_its_parent_was_learning() -> None:
     assert os.waitstatus_to_exitcode(status) == 2
 
 
-# ---- who is told ----
+# ---- what is called ----
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_listeners_hear_of_every_class(own: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Beside the class's own on_fallback; with either nothing is logged here. One that is both hears once."""
+def test_listeners_are_called_for_every_class(own: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Beside the class's own on_fallback; with either nothing is logged here. One that is both is called once."""
     caplog.set_level(logging.DEBUG, logger="tailwatch")
-    heard: list[tuple[str, str]] = []
+    received: list[tuple[str, str]] = []
     reported: list[tuple[str, str]] = []
 
-    def hear(shape: str, reason: str) -> None:
-        heard.append((shape, reason))
+    def listener(shape: str, reason: str) -> None:
+        received.append((shape, reason))
 
     def report(shape: str, reason: str) -> None:
         reported.append((shape, reason))
 
     for _ in range(2):
-        listen(hear)
+        listen(listener)
     try:
         with sse.accelerate(Anything, on_fallback=report if own else None):
             Anything(text="a", value=0.5).model_dump_json()
-        with sse.accelerate(Anything, on_fallback=hear):
+        with sse.accelerate(Anything, on_fallback=listener):
             Anything(text="a", value=0.5).model_dump_json()
     finally:
-        unlisten(hear)
-        unlisten(hear)
+        unlisten(listener)
+        unlisten(listener)
     with sse.accelerate(Anything, on_fallback=report):
         Anything(text="a", value=0.5).model_dump_json()
-    assert heard == [("Anything:value", "unsupported")] * 2
+    assert received == [("Anything:value", "unsupported")] * 2
     assert reported == [("Anything:value", "unsupported")] * (1 + own)
     assert caplog.records == []
 
@@ -801,18 +801,18 @@ def test_private_attributes() -> None:
         text: str
         _note: str = PrivateAttr("n")
 
-    class Telling(Quiet):
+    class Noting(Quiet):
         @model_serializer(mode="wrap")
-        def _tell(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        def _annotate(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
             return {**handler(self), "note": self._note}
 
-    with sse.accelerate(Quiet, **UNCHECKED) as quiet, sse.accelerate(Telling, **TRUSTED) as telling:
+    with sse.accelerate(Quiet, **UNCHECKED) as quiet, sse.accelerate(Noting, **TRUSTED) as noting:
         for n in range(3):
-            one, two = Quiet(text="a"), Telling(text="a")
+            one, two = Quiet(text="a"), Noting(text="a")
             one._note = two._note = str(n)
             assert one.model_dump_json() == '{"text":"a"}'
             assert two.model_dump_json() == f'{{"text":"a","note":"{n}"}}'
-        assert (uses(quiet), uses(telling)) == (2, 0)
+        assert (uses(quiet), uses(noting)) == (2, 0)
 
 
 def test_more_shapes_than_there_is_room_for(unchecked: Acceleration, caplog: pytest.LogCaptureFixture) -> None:
@@ -1155,8 +1155,8 @@ def test_classes_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("wrap", [functools.wraps(BaseModel.model_dump_json), lambda function: function])
-def test_somebody_who_patches_after_us(wrap: Callable[[Any], Any]) -> None:
-    """Theirs stays, and ours below it becomes the class's own; undo() says so once."""
+def test_a_patch_after_ours(wrap: Callable[[Any], Any]) -> None:
+    """Theirs stays, and ours below it becomes the class's own; undo() reports it once."""
     acceleration = sse.accelerate(Chunk)
     ours = Chunk.model_dump_json
 
@@ -1189,7 +1189,7 @@ class Old(pydantic.v1.BaseModel):
     ids=str,
 )
 def test_what_is_no_model_is_refused(model: Any, message: str) -> None:
-    """The error says what was expected and what was found."""
+    """The error has what was expected and what was found."""
     with pytest.raises(OptionError, match=message):
         sse.accelerate(model)
 
@@ -1212,7 +1212,7 @@ def test_options_out_of_range_are_refused(option: dict[str, Any]) -> None:
     assert "model_dump_json" not in vars(Chunk)
 
 
-def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_fails_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     """It is logged, the text is sent."""
     with sse.accelerate(Anything, on_fallback=lambda shape, reason: 1 / 0):
         assert Anything(text="a", value=0.5).model_dump_json() == '{"text":"a","value":0.5}'
@@ -1315,7 +1315,7 @@ def test_a_plan_that_cannot_be_is_refused(nodes: Any, literal: bytes | None, cut
 
 
 def test_a_plan_by_hand() -> None:
-    """It writes what fits, and says None to all else."""
+    """It writes what fits, and returns None for all else."""
     plan = _hot.Plan(
         "name",
         (("list", None, (), None, 2, False), TEXT, ("number", None, (), None, 1, True)),

@@ -85,7 +85,7 @@ def test_options_of_content(options: dict[str, Any], message: str) -> None:
 
 
 def test_text_that_is_no_text() -> None:
-    """A TypeError that says what it is, wherever the text would go."""
+    """A TypeError that names what it is, wherever the text would go."""
     stream: Any = sse.ChatStream(**GOOD)
     calls: list[Callable[[Any], bytes]] = [
         stream.content,
@@ -128,7 +128,7 @@ def test_a_tool_call_with_nothing_in_it(like: str) -> None:
 
 @pytest.mark.parametrize("count", [-1, 2**32, 2**70, True])
 def test_any_usage_beside_a_number_of_tokens(count: int) -> None:
-    """A usage that is given as an object is sent as it is, whatever it says."""
+    """A usage that is given as an object is sent as it is, whatever it holds."""
     usage = {"completion_tokens": count}
     frame = sse.ChatStream(**GOOD).content("ab", tokens=2, usage=usage)
     assert msgspec.json.decode(frame[6:])["usage"] == usage

@@ -267,7 +267,8 @@ def test_usage_on_every_chunk_arrives(stage: Stage, read_chat: Any) -> None:
 
 
 def test_frames_are_known_and_not_guessed(stage: Stage, read_chat: Any) -> None:
-    """Nothing in the bytes tells that a text is three tokens or seven: the encoder does, and the text is the same."""
+    """Nothing in the bytes shows that a text is three tokens or seven: the encoder counts them, and the text is the
+    same."""
 
     def answer() -> Iterator[bytes]:
         stream = chat()
@@ -298,8 +299,8 @@ def test_frames_count_however_they_are_sent(stage: Stage, read_chat: Any) -> Non
     assert counted().tokens == 2 * len(texts) + 2
 
 
-def test_streams_at_once_are_told_apart(stage: Stage, openai_clients: dict[str, Any]) -> None:
-    """Eight models answer interleaved; each has the tokens its own encoder told of."""
+def test_streams_at_once_are_kept_apart(stage: Stage, openai_clients: dict[str, Any]) -> None:
+    """Eight models answer interleaved; each has the tokens its own encoder counted."""
     models = [f"model-{i}" for i in range(8)]
     left = iter(models)
 
@@ -416,7 +417,7 @@ def test_a_response_arrives(stage: Stage, read_response: Any) -> None:
 
 
 def test_the_helper_puts_the_response_together(stage: Stage, follow_response: Any) -> None:
-    """The SDK's own state machine accepts the order; what it made of the deltas is what the done events say."""
+    """The SDK's own state machine accepts the order; what it made of the deltas is what the done events hold."""
     stage.answer = response_frames
     events, final = follow_response()
     by_type = {event.type: event for event in events}

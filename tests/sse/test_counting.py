@@ -174,7 +174,7 @@ def test_any_text(texts: list[str]) -> None:
 
 @pytest.mark.parametrize("n", [0, 2, 17])
 def test_several_tokens_in_one_text(n: int) -> None:
-    """What content() was told counts, for its choice; a scan cannot know it."""
+    """What content() was given counts, for its choice; a scan cannot know it."""
     response, message = sse.ResponseStream("resp_1", "m", 1), sse.MessageStream("msg_1", "m")
     response.item("msg_1"), message.block_start()
     streams: list[Any] = [sse.ChatStream("chatcmpl-1", "m", 1), sse.CompletionStream("cmpl-1", "m", 1)]

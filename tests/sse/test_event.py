@@ -81,7 +81,7 @@ def test_fields_that_are_refused(fields: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("json", [b'{"a":\n1}\n\nevent: evil\n\n', b"1\r", b"\r\n1", b"1\n"])
 def test_json_of_several_lines(json: bytes) -> None:
-    """What orjson is told is JSON already may not end the data."""
+    """What orjson is given as JSON already may not end the data."""
     with pytest.raises(errors.OptionError, match=r"obj=.*expected JSON on one line"):
         sse.event({"x": orjson.Fragment(json)})
     assert sse.event(orjson.Fragment(b'{"a": "\\n"}')) == b'data: {"a": "\\n"}\n\n'

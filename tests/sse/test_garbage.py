@@ -71,7 +71,7 @@ class Chunk(BaseModel):
     text: str
 
 
-def test_the_count_would_tell(collections: list[str]) -> None:
+def test_the_count_would_show_it(collections: list[str]) -> None:
     """The same loop with objects that are tracked does start collections."""
     frames: list[Any] = [None] * 2000
     collections.clear()

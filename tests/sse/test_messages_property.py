@@ -231,7 +231,7 @@ def test_the_sdk_reads_it(text: str, name: str, into: int, out: int) -> None:
 
 
 def test_content_outside_a_block() -> None:
-    """No block is open: an error that says what opens one."""
+    """No block is open: an error with what opens one."""
     stream = sse.MessageStream("msg_1", "m")
     calls: list[Callable[[], bytes]] = [lambda: stream.content("x"), stream.block_stop, lambda: stream.signature("x")]
     for call in calls:

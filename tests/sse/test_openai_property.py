@@ -120,7 +120,7 @@ def test_completions(text: str) -> None:
 
 @given(texts, texts, counts, counts)
 def test_the_sdk_reads_it(text: str, name: str, prompt: int, completed: int) -> None:
-    """Each frame, whoever's it imitates, is a chunk of the openai SDK's, with nothing lost or added."""
+    """Each frame, whichever server's it imitates, is a chunk of the openai SDK's, with nothing lost or added."""
     for like in LIKES:
         stream = chat(like=like)
         frames = [stream.role(), stream.content(text), stream.reasoning(text), stream.tool_call(0, "id", name, text)]

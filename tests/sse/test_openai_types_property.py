@@ -124,7 +124,7 @@ def test_transformers_errors(message: str) -> None:
 
 
 def test_what_transformers_does_not_send() -> None:
-    """A frame or field that it never sends is an error that says so."""
+    """A frame or field that it never sends is an error that names it."""
     with pytest.raises(errors.OptionError, match="sends no usage frame"):
         chat().usage(prompt=1, completion=2)
     with pytest.raises(errors.OptionError, match=r"logprobs=.*no place"):
@@ -447,7 +447,7 @@ def test_response_errors(message: str, code: str | None, param: str | None) -> N
 
 
 def test_content_before_an_item() -> None:
-    """No item is open: an error that says what opens one; nothing is numbered by it."""
+    """No item is open: an error with what opens one; nothing is numbered by it."""
     stream = responses()
     with pytest.raises(errors.TailwatchError, match=r"item\(\) begins one"):
         stream.content("x")

@@ -1,4 +1,4 @@
-"""sse.Template.learn: frames of servers nobody here has heard of, and why one cannot be learned."""
+"""sse.Template.learn: frames of servers that are not known here, and why one cannot be learned."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ EXAMPLE = 'data: {"id":"a","delta":{"content":"hole"},"note":"a hole here","hole
     ],
 )
 def test_what_cannot_be_learned(example: Any, hole: Any, message: str) -> None:
-    """The error says what was found instead."""
+    """The error has what was found instead."""
     with pytest.raises(errors.OptionError, match=message):
         sse.Template.learn(example, hole)
 
@@ -119,7 +119,7 @@ SPACED = ['{"id": 1,"text":"hole"}', '{"id":1, "text":"hole"}', '{"id": 1, "text
 @pytest.mark.parametrize("data", SPACED)
 @pytest.mark.parametrize("form", ["data: {}\n\n", "data:{}\r\n\r\n", "{}\n"])
 def test_json_dumps_has_two_dialects(data: str, form: str) -> None:
-    """An example of its, with spaces, says nothing of what becomes of text that is not ASCII: it is asked for."""
+    """An example of its, with spaces, does not show what becomes of text that is not ASCII: it is asked for."""
     example = form.replace("{}", data)
     with pytest.raises(errors.OptionError, match=r"dialect=None: .*json\.dumps.*'json' or 'json-utf8'"):
         sse.Template.learn(example, "hole")
@@ -130,13 +130,13 @@ def test_json_dumps_has_two_dialects(data: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("data", ['{"a":", : ","text":"hole"}', '{"a: ":"\\", b: \\"","text":"hole"}', '"hole"'])
-def test_spaces_inside_of_strings_say_nothing(data: str) -> None:
-    """Without any between the tokens it is taken for Pydantic's, as it says where nothing is said."""
+def test_spaces_inside_of_strings_do_not_count(data: str) -> None:
+    """Without any between the tokens it is taken for Pydantic's, as where nothing is given."""
     assert sse.Template.learn(f"data: {data}\n\n", "hole").dialect == "pydantic"
 
 
 def test_an_example_with_spaces_that_is_not_ascii() -> None:
-    """The hole says which it is."""
+    """The hole has which it is."""
     assert sse.Template.learn('data: {"text": "é"}\n\n', "é").splice("ü") == 'data: {"text": "ü"}\n\n'.encode()
     with pytest.raises(errors.OptionError, match="json would"):
         sse.Template.learn('data: {"text": "\\u00e9"}\n\n', "é")

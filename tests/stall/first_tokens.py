@@ -2,7 +2,7 @@
 
 python first_tokens.py LOOP PLAIN|MIDDLEWARE     FastAPI under uvicorn, on a free port, which it prints
 
-POST /v1/chat/completions?plant=PLANT&ms=N does N ms of work as PLANT says, waits 60 ms for its engine (a timer), and
+POST /v1/chat/completions?plant=PLANT&ms=N does N ms of work as PLANT names, waits 60 ms for its engine (a timer), and
 streams two tokens. Its own log has when each piece of work began and ended. GET /late: that log, and what tailwatch has
 of the late tokens, by request id; GET /findings: what its doctor finds.
 """

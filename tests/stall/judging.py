@@ -1,4 +1,4 @@
-"""What a run of planted.py says of each plant."""
+"""What a run of planted.py shows of each plant."""
 
 from __future__ import annotations
 

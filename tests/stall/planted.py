@@ -1,4 +1,4 @@
-"""A server in one file whose event loop is stalled on purpose: who is blamed, and for how much.
+"""A server in one file whose event loop is stalled on purpose: what is charged, and how much.
 
 An engine, a process of its own, sends the time by a socket every 10 ms; the loop reads it and stamps it: readiness is
 known. Stalls are planted, each with a log of its own. Of each token that is later than 2 ms the thread's time from its

@@ -1,5 +1,5 @@
 """Runs planted.py with each interpreter given, on asyncio and uvloop, each plant alone and some in pairs, and keeps
-what was said of them beside what the plants' own logs have.
+what was reported of them beside what the plants' own logs have.
 
     python tests/stall/prove.py [--rounds N] [--json FILE] PYTHON [PYTHON ...]
 

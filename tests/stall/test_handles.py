@@ -1,5 +1,5 @@
-"""The clock of an asyncio loop's handles: what ran is named, the request's own code is told from others', and the host
-is as without it."""
+"""The clock of an asyncio loop's handles: what ran is named, the request's own code is distinguished from others', and
+the host is as without it."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_what_ran_is_named_however_short(
     start: Callable[[asyncio.AbstractEventLoop], None], name: str, watch: tailwatch.Watch
 ) -> None:
     """By function, file and line, and for as long as it ran: measured, no sample is needed. Where it has a CPU: a short
-    handle's time in the run queue is not told from its neighbours'."""
+    handle's time in the run queue is not separated from its neighbours'."""
 
     async def main() -> list[Part]:
         watch.host.use_loop()
@@ -188,7 +188,7 @@ async def late_token(watch: tailwatch.Watch) -> list[tuple[str, float, str]]:
     return [(part.cause, part.seconds, part.name) for part in latest.causes]
 
 
-def test_own_code_is_told_from_that_of_others(watch: tailwatch.Watch) -> None:
+def test_own_code_is_distinguished_from_that_of_others(watch: tailwatch.Watch) -> None:
     """In any server: what ran in the task that sends is its own, another's has its name."""
     causes = run(lambda: late_token(watch))
     sums: dict[str, float] = {}
@@ -470,7 +470,7 @@ def test_several_loops_of_one_thread(watch: tailwatch.Watch) -> None:
 
 
 def test_a_queue_of_another_kind_is_left_alone(watch: tailwatch.Watch) -> None:
-    """A loop of others may have one: it is not timed, and that is told."""
+    """A loop of others may have one: it is not timed, and that is reported."""
 
     class Own(deque):  # type: ignore[type-arg]
         pass

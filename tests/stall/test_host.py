@@ -1,4 +1,4 @@
-"""The clocks of loops and the watchdog: who is followed, when, and that nothing is left."""
+"""The clocks of loops and the watchdog: which loop is followed, when, and that nothing is left."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_loop_is_followed_until_it_is_given_back(kind: str, install: Callable[
 
 
 def test_stacks_are_read_in_every_version_with_a_gil(install: Callable[..., tailwatch.Watch]) -> None:
-    """Checked against the calling thread's own frames; who holds the interpreter lock too."""
+    """Checked against the calling thread's own frames; the holder of the interpreter lock too."""
     watch = install()
     sources = watch.core.host_status()["sources"]
     assert sources["stacks"] == "known"
@@ -147,13 +147,13 @@ def _stays(value: Callable[[], int]) -> bool:
 def test_loops_of_several_threads(install: Callable[..., tailwatch.Watch]) -> None:
     """Each has a track of its own; those that find none are counted."""
     watch = install()
-    everyone = threading.Barrier(6)
+    barrier = threading.Barrier(6)
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def stay() -> None:
         watch.host.use_loop()
-        await asyncio.to_thread(everyone.wait)
-        await asyncio.to_thread(everyone.wait)
+        await asyncio.to_thread(barrier.wait)
+        await asyncio.to_thread(barrier.wait)
 
     def run() -> None:
         loop = asyncio.new_event_loop()
@@ -164,9 +164,9 @@ def test_loops_of_several_threads(install: Callable[..., tailwatch.Watch]) -> No
     running = [threading.Thread(target=run) for _ in range(5)]
     for thread in running:
         thread.start()
-    everyone.wait()
+    barrier.wait()
     status = watch.core.host_status()
-    everyone.wait()
+    barrier.wait()
     for thread in running:
         thread.join()
     assert (status["tracks"], status["tracks_refused"]) == (4, 1)

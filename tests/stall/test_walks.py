@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,14 @@ def test_no_walk_faults(walkstress: Path, how: str) -> None:
     found = walks.walk(walkstress, 2_000_000, how)
     assert found.accepted >= found.levels > 0
     assert found.inconsistent <= max(1, found.levels // 1000)
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("how", walks.WAYS)
+def test_ten_million_walks_were_made(version: str, how: str) -> None:
+    """The committed run of `walks.py 10000000`: no fault, with greenlets, and next to no stack of two moments."""
+    rows = json.loads((walks.ROOT / "benchmarks" / "results" / "walks.json").read_text())
+    row = next(row for name, row in rows.items() if name.startswith(f"CPython {version}.") and name.endswith(how))
+    assert row["walks"] >= 10_000_000 and row["greenlets"]
+    assert row["accepted"] >= row["levels"] > 0
+    assert row["inconsistent"] <= row["levels"] // 1000

@@ -35,11 +35,11 @@ def test_a_tick_of_the_kernel_is_some_milliseconds() -> None:
 
 @pytest.mark.parametrize("descriptor", [-1, 1_000_000])
 def test_what_is_no_socket_has_no_wait(descriptor: int) -> None:
-    """tcp_wait_ns() says -1 for anything that is not an open TCP socket."""
+    """tcp_wait_ns() returns -1 for anything that is not an open TCP socket."""
     assert _hot.tcp_wait_ns(descriptor) == -1
 
 
-def test_tcp_wait_wants_a_number() -> None:
+def test_tcp_wait_needs_a_number() -> None:
     """Anything but a descriptor is a TypeError."""
     with pytest.raises(TypeError):
         _hot.tcp_wait_ns("0")  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def test_configure_takes_effect_at_once() -> None:
 
 
 def test_policy_passes_nest() -> None:
-    """The outermost one is booked; an inner end says None, an end too many too."""
+    """The outermost one is booked; an inner end returns None, an end too many too."""
     core = make_core()
     core.policy_begin()
     core.policy_begin()
@@ -325,7 +325,7 @@ def test_streams_are_made_by_a_core_only(name: str) -> None:
 
 
 def test_a_sub_interpreter_is_refused() -> None:
-    """It has a collector of its own: the import says so instead of counting wrong."""
+    """It has a collector of its own: the import raises instead of counting wrong."""
     script = """
 import sys
 try:
@@ -371,7 +371,7 @@ NO_ENGINES: list[Any] = [
 
 @pytest.mark.parametrize("engine", NO_ENGINES, ids=repr)
 def test_what_is_no_engine_is_refused(engine: Any) -> None:
-    """By bind() and by engine_id(), in words that say what one is; nothing is bound then."""
+    """By bind() and by engine_id(), in words that define one; nothing is bound then."""
     stream = make_core().stream("m", "r", None, "", "")
     for refuse in (stream.bind, _hot.engine_id):
         with pytest.raises((ValueError, UnicodeError), match="engine: expected a number"):

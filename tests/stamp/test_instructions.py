@@ -251,7 +251,7 @@ BUDGETED = [name for name in TIMES if name not in ("stamp, idle collection", "st
 
 
 def _compiler_of(library: Path) -> str:
-    """What the module says it was compiled by, major version only: "gcc 12"."""
+    """What the module was compiled by, major version only: "gcc 12"."""
     found = re.search(rb"GCC: \([^)]*\) (\d+)\.", library.read_bytes())
     return f"gcc {found[1].decode()}" if found else "an unknown compiler"
 
@@ -356,7 +356,7 @@ def test_instructions_are_within_their_budget(counted: Counted, name: str) -> No
 
 @pytest.mark.parametrize("name", BUDGETED)
 def test_calls_are_within_their_budget(counted: Counted, name: str) -> None:
-    """We call the interpreter and the C library no more often than we said."""
+    """We call the interpreter and the C library no more often than budgeted."""
     assert 0 < counted[name].calls_out <= BUDGETS["calls out"][name] + 0.1
 
 

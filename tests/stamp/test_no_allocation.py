@@ -229,7 +229,7 @@ def test_our_callbacks_allocate_nothing_in_a_thousand_collections(run_script) ->
 
 
 def test_nor_under_an_nvtx_tool(run_script, native: Path) -> None:
-    """Ranges and marks of a thousand collections that a tool is told of: nothing of ours is allocated for them."""
+    """Ranges and marks of a thousand collections that a tool gets: nothing of ours is allocated for them."""
     tool = str(native / "nvtx_inject.so")
     counts = json.loads(run_script(COLLECTIONS, preload=True, PYTHONMALLOC="malloc", NVTX_INJECTION64_PATH=tool))
 

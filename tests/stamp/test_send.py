@@ -85,7 +85,7 @@ def chunk(text: str = "x", choice: int = 0, model: str = "m", **more: Any) -> by
 DONE = b"data: [DONE]\n\n"
 
 
-# ---- what a message says ----
+# ---- what a message holds ----
 
 
 def test_several_choices_in_one_message_make_one_gap() -> None:
@@ -149,7 +149,7 @@ def test_the_ttft_bound_of_an_answer_without_tokens(content_type: bytes, encodin
 
 @pytest.mark.parametrize("status", [300, 302, 307, 399])
 def test_a_redirect_is_excluded(status: int) -> None:
-    """Who is sent elsewhere was neither served nor let down: no verdict against the bounds, no E2E."""
+    """A client that is sent elsewhere was neither served nor let down: no verdict against the bounds, no E2E."""
     http = Exchange(make_core((1, 0, 0, 1, 990_000))).start(JSON, status)
     http.body(b"elsewhere", more=False)
     assert http.verdicts == ["3xx"]
@@ -157,7 +157,7 @@ def test_a_redirect_is_excluded(status: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["disconnected", "cancelled", "returned"])
-def test_who_leaves_after_the_end_marker_was_served(how: str) -> None:
+def test_a_client_that_leaves_after_the_end_marker_was_served(how: str) -> None:
     """After data: [DONE] nothing is missing: the request is good, and took until then."""
     http = Exchange(make_core()).start()
     http.body(chunk())
@@ -174,7 +174,7 @@ def test_who_leaves_after_the_end_marker_was_served(how: str) -> None:
 
 
 @pytest.mark.parametrize(("how", "reason"), [("disconnected", "abort_early"), ("returned", "error")])
-def test_who_leaves_before_it_was_not(how: str, reason: str) -> None:
+def test_a_client_that_leaves_before_it_was_not(how: str, reason: str) -> None:
     """The control: without an end marker a disconnect is an abort, and an app that just returns an error."""
     http = Exchange(make_core()).start()
     http.body(chunk())
@@ -300,7 +300,7 @@ def test_a_get_that_routes_names_counts() -> None:
 
 @pytest.mark.parametrize("kind", ["http", "websocket"])
 def test_messages_of_the_other_protocol_are_ignored(kind: str) -> None:
-    """They go on to the server, which knows what to do with them; nothing is read off them."""
+    """They go on to the server, which handles them; nothing is read off them."""
     exchange = Exchange(make_core(), kind)
     if kind == "http":
         exchange.put({"type": "websocket.accept"})
@@ -320,7 +320,7 @@ def test_messages_of_the_other_protocol_are_ignored(kind: str) -> None:
 
 
 def test_a_websocket_turned_away_is_a_request() -> None:
-    """Closed before it was accepted the client gets a 403; an HTTP answer instead says its status."""
+    """Closed before it was accepted the client gets a 403; an HTTP answer instead has its status."""
     core = make_core()
     closed = Exchange(core, "websocket")
     closed.put({"type": "websocket.close", "code": 1000})
@@ -336,7 +336,7 @@ def test_a_websocket_turned_away_is_a_request() -> None:
 
 
 def test_a_websocket_closed_after_it_was_accepted_is_none() -> None:
-    """The control: who was let in and said nothing asked for nothing."""
+    """The control: a client that was let in and sent nothing asked for nothing."""
     ws = Exchange(make_core(), "websocket")
     ws.put({"type": "websocket.accept"})
     ws.put({"type": "websocket.close", "code": 1000})
@@ -346,7 +346,7 @@ def test_a_websocket_closed_after_it_was_accepted_is_none() -> None:
 
 @pytest.mark.parametrize("marker", ["[DONE]", '{"type":"response.completed"}', '{"type":"message_stop"}'])
 def test_a_turn_ends_at_its_end_marker(marker: str) -> None:
-    """What was said is said: the request is over before the client speaks again, good, and none is in flight."""
+    """What was sent is sent: the request is over before the client sends again, good, and none is in flight."""
     ws = Exchange(make_core(), "websocket")
     ws.put({"type": "websocket.accept"})
     for turn in range(1, 3):
@@ -381,7 +381,7 @@ def test_each_turn_reads_its_own_model() -> None:
 @pytest.mark.parametrize("moment", ["before", "after"], ids=["before the start", "after the start"])
 @pytest.mark.parametrize("answer", [JSON, SSE, b"text/plain"])
 def test_stamps_by_hand_open_a_request_on_an_unknown_route(moment: str, answer: bytes) -> None:
-    """Whoever stamps says that it counts: opened, labelled, ended by the answer; only these stamps count."""
+    """A stamp makes it count: opened, labelled, ended by the answer; only these stamps count."""
     http = Exchange(make_core(), known=False, scope={"method": "GET"})
     if moment == "before":
         http.stream.token(2)
@@ -528,7 +528,7 @@ def test_a_key_that_empties_its_message(kind: str, key: str) -> None:
     ):
         armed = False
         message: dict[Any, Any] = {Dropping(): None}
-        message |= {**contents()[number], "type": "".join([*name])}  # nobody else holds what it holds
+        message |= {**contents()[number], "type": "".join([*name])}  # nothing else holds what it holds
         armed = True
         exchange.put(message)
         dropped.append(not message)
@@ -573,7 +573,7 @@ def test_a_route_that_is_no_label(route: Any) -> None:
 
 
 def test_a_websocket_text_that_cannot_be_encoded() -> None:
-    """A lone surrogate: the server will say so."""
+    """A lone surrogate: the server raises."""
     ws = Exchange(make_core(), "websocket")
     ws.send.turn()
     ws.put({"type": "websocket.send", "text": "\ud800"})
@@ -611,7 +611,7 @@ def test_an_exit_at_the_end_comes_out() -> None:
 
 
 def test_an_error_inside_our_label_does_not() -> None:
-    """An ordinary exception of ours is nobody else's."""
+    """An ordinary exception of ours stays here."""
 
     def route_of(scope: Any) -> str:
         raise LookupError("no route")
@@ -665,7 +665,7 @@ def test_a_timed_send_returns_what_the_inner_one_did() -> None:
 
 
 def test_sampled_sends_return_what_the_inner_one_did() -> None:
-    """Where a server does not say that a send will wait, one in sixteen is timed; the app cannot tell which."""
+    """Where a server does not show that a send will wait, one in sixteen is timed; the app cannot see which."""
     core, number = make_core(), iter(range(100))
 
     async def inner(message: Any) -> int:

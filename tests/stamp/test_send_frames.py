@@ -1,4 +1,4 @@
-"""Frames that our own encoders made: Send knows them by identity and does not look at their bytes."""
+"""Frames that our own encoders made: Send finds them by identity and does not look at their bytes."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def counted(seen: snapshots.Snapshot) -> dict[str, Any]:
 
 
 def copied(frame: bytes) -> bytes:
-    """The same bytes, which nobody knows."""
+    """The same bytes, which are not known."""
     return bytes(bytearray(frame))
 
 
 def test_a_known_frame_is_not_scanned() -> None:
-    """What note() said counts, whatever the bytes are; a copy of them is looked at."""
+    """What note() was given counts, whatever the bytes are; a copy of them is looked at."""
     frame = b"data: nonsense that is a token\n\n"
     known = Exchange().put(_hot.note(frame, 5, 0, 0, False, False)).end()
     scanned = Exchange().put(copied(frame)).end()
@@ -108,7 +108,7 @@ def test_other_framings_are_scanned() -> None:
 
 
 def test_a_text_of_several_tokens_keeps_the_model_of_its_frame() -> None:
-    """note() changes the count; what the template knows else stays."""
+    """note() changes the count; what else the template has stays."""
     exchange = Exchange()
     for n in (2, 3):
         exchange.put(_hot.note(template().splice("two or three"), n, 1, 0, False, False))
@@ -116,7 +116,7 @@ def test_a_text_of_several_tokens_keeps_the_model_of_its_frame() -> None:
     assert (seen.tokens, seen.labels) == (5, [("m", "/r")])
 
 
-def test_many_told_before_the_first_is_sent() -> None:
+def test_many_noted_before_the_first_is_sent() -> None:
     """What a scan cannot know is kept for some hundred frames, whatever their length."""
     content = template()
     texts = [f"text {i}" for i in range(200)] + ["x" * 20_000]
@@ -125,7 +125,7 @@ def test_many_told_before_the_first_is_sent() -> None:
 
 
 def test_a_frame_without_a_known_model_is_read_for_it() -> None:
-    """What note() tells of a frame that no template made: its model still comes from its bytes."""
+    """What note() has of a frame that no template made: its model still comes from its bytes."""
     frame = copied(template().splice("two tokens"))
     seen = Exchange().put(_hot.note(frame, 2, 1, 0, False, False)).end()
     assert (seen.tokens, seen.labels) == (2, [("m", "/r")])
@@ -152,12 +152,12 @@ def test_a_hole_that_decides_what_the_frame_is(text: str) -> None:
 
 
 def test_a_subclass_may_have_its_own_content() -> None:
-    """Whoever overrides content(), in the class or in one before ours, is called; and other bases hear of it."""
-    heard: list[type] = []
+    """An override of content(), in the class or in one before ours, is called; and so are other bases' hooks."""
+    received: list[type] = []
 
     class Registry:
         def __init_subclass__(cls, **kwargs: Any) -> None:
-            heard.append(cls)
+            received.append(cls)
             super().__init_subclass__(**kwargs)
 
     class Redacting:
@@ -174,7 +174,7 @@ def test_a_subclass_may_have_its_own_content() -> None:
     class Plain(_hot.Encoder, Registry):
         __slots__ = ()
 
-    assert (Own().content("x"), Mixed().content("x"), heard) == ("mine", "[redacted]", [Mixed, Plain])
+    assert (Own().content("x"), Mixed().content("x"), received) == ("mine", "[redacted]", [Mixed, Plain])
     plain = Plain()
     plain._template = template()
     assert plain.content("a") == template().splice("a")

@@ -184,7 +184,7 @@ def test_a_step_that_is_never_left_is_not_counted(watch: tailwatch.Watch) -> Non
     assert (step_of("decode").steps.time.count, step_of("decode").host_gaps.time.count) == (2, 1)
 
 
-def test_more_names_than_are_told_apart(watch: tailwatch.Watch) -> None:
+def test_more_names_than_are_kept_apart(watch: tailwatch.Watch) -> None:
     """Seven have a name, the rest is "other", and none is lost; any text is a name."""
     for name in [*(f"step-{i}" for i in range(7)), "one", "two", "", "\ud800", "step-3"]:
         with tailwatch.step(name):
@@ -247,7 +247,7 @@ def test_the_type_makes_none_itself() -> None:
 # ---- install, uninstall, fork ----
 
 
-def test_never_installed_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_never_installed_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """NotInstalledError, as stream() does."""
     monkeypatch.setattr("tailwatch.runtime.install._was_installed", False)
     with pytest.raises(tailwatch.NotInstalledError):

@@ -43,7 +43,7 @@ def only(reason: str) -> dict[str, int]:
 
 
 def test_the_four_latencies_by_hand(watch: tailwatch.Watch) -> None:
-    """TTFT, gaps, TPOT and E2E of one request are what its times say."""
+    """TTFT, gaps, TPOT and E2E of one request are what its times give."""
     with tailwatch.stream(model="m", route="/r", arrival=START) as stream:
         stream.token(at=START + 80 * MS)
         stream.token(at=START + 90 * MS)
@@ -93,7 +93,7 @@ def test_choices_have_their_own_tpot(watch: tailwatch.Watch) -> None:
 
 
 def test_choices_past_the_tracked_ones_are_counted(watch: tailwatch.Watch) -> None:
-    """Their tokens count, their TPOT does not, and the drop says so once."""
+    """Their tokens count, their TPOT does not, and the drop is reported once."""
     with tailwatch.stream(arrival=START) as stream:
         for choice in (0, 8, 2**32 - 1):
             stream.token(at=START + MS, choice=choice)
@@ -248,7 +248,7 @@ def test_an_exception_ends_it_and_goes_on(
 
 
 def test_a_late_abort_is_a_miss(watch: tailwatch.Watch) -> None:
-    """Who leaves after a bound has passed was not served."""
+    """A client that leaves after a bound has passed was not served."""
     with tailwatch.stream(arrival=START) as stream:
         stream.abort(at=START + 100 * MS)
     with tailwatch.stream(arrival=START) as stream:
@@ -272,7 +272,7 @@ def test_a_late_abort_is_a_miss(watch: tailwatch.Watch) -> None:
     ],
 )
 def test_the_status_decides(watch: tailwatch.Watch, status: int, reason: str) -> None:
-    """Refusals land where the definition says."""
+    """Refusals land where the definition puts them."""
     with tailwatch.stream() as stream:
         stream.status(status)
     assert seen().requests == only(reason)
@@ -409,7 +409,7 @@ def test_a_step_without_tokens_is_no_message(
     assert not any(now.drops.values())
 
 
-def test_names_are_whatever_str_says(watch: tailwatch.Watch) -> None:
+def test_names_are_what_str_gives(watch: tailwatch.Watch) -> None:
     """Labels and ids of any type are str() of it, and None is empty."""
     options: dict[str, Any] = {"model": 7, "route": None, "request_id": 5, "trace_id": None}
     with tailwatch.stream(arrival=START, **options) as stream:
@@ -547,7 +547,7 @@ def test_streams_of_many_tasks(watch: tailwatch.Watch) -> None:
 
 
 def paused(milliseconds: int) -> tuple[int, int]:
-    """A real collection that takes so long, and what the words say it took: its edges, outside and inside."""
+    """A real collection that takes so long, and what the words give for it: its edges, outside and inside."""
 
     class Sleeper:
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over its DevTools protocol: enough to open a page, touch it, and hear its complaints."""
+"""A headless Chromium, driven over its DevTools protocol: enough to open a page, touch it, and read its errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def browser(place: str, profile: Path) -> Iterator[Browser]:
 
 
 def _kill(home: Path) -> list[int]:
-    """Whom it has killed: the processes with this home. What handles crashes is no child of the browser."""
+    """The processes that it has killed: those with this home. What handles crashes is no child of the browser."""
     processes = psutil.process_iter(["environ"])
     killed = [one.pid for one in processes if (one.info["environ"] or {}).get("HOME") == str(home)]
     for pid in killed:
@@ -177,5 +177,5 @@ class Tab:
         return reply + [entry["text"] for entry in entries if entry["level"] in ("error", "warning")]
 
     def requests(self) -> list[dict[str, Any]]:
-        """What was asked of anybody."""
+        """What was fetched."""
         return [one["request"] for one in self.happened("Network.requestWillBeSent")]

@@ -38,7 +38,7 @@ def _environment(name: str) -> list[bytes]:
     try:
         with open(f"/proc/{name}/environ", "rb") as file:
             return file.read().split(b"\0")
-    except OSError:  # it has ended, or is somebody else's
+    except OSError:  # it has ended, or is another user's
         return []
 
 

@@ -59,7 +59,7 @@ def _is_guardian(process: psutil.Process) -> bool:
 def _command(process: psutil.Process) -> list[str]:
     try:
         return list(process.cmdline())
-    except psutil.Error:  # it has ended, or is somebody else's
+    except psutil.Error:  # it has ended, or is another user's
         return []
 
 

@@ -31,7 +31,7 @@ SLO = (2_000_000_000, 200_000_000, 0, 0, 990_000)
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Of a group; nobody has made it yet."""
+    """Of a group; it is not made yet."""
     return tmp_path / "group"
 
 
@@ -45,7 +45,7 @@ def no_collections() -> Iterator[None]:
 
 
 class Observation:
-    """A core, a hook around it, and what the hook was told."""
+    """A core, a hook around it, and what the hook was given."""
 
     def __init__(self, **options: Any) -> None:
         self.routes = Routes(options.pop("patterns", ()))

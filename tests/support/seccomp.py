@@ -1,7 +1,7 @@
 """Runs a command under a system call filter like that of a container: python seccomp.py CMD ARGS...
 
 As Docker's default profile without capabilities has it: what it refuses here gets EPERM, clone3 gets ENOSYS, clone no
-new namespace. Stricter than that, reading another process's memory or tracing it kills: who tries it is found.
+new namespace. Stricter than that, reading another process's memory or tracing it kills: an attempt is found.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def busy() -> Iterator[tuple[Python, Path]]:
 
 
 def whole(answers: Any, written: Any) -> None:
-    """What the file holds is what the writer says it holds, and each request lies inside its time."""
+    """What the file holds is what the writer reports, and each request lies inside its time."""
     counts = dict(answers.rows("select name, count(*) as n from slice group by name"))
     assert counts.get("token", 0) + counts.get("first token", 0) == written.tokens
     assert counts.get("request", 0) == written.requests

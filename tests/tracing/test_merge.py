@@ -185,7 +185,7 @@ def test_a_clock_that_was_set_back(tmp_path: Path, load: Load) -> None:
 
 
 def test_before_our_trace(tmp_path: Path, load: Load) -> None:
-    """What lies far outside our snapshots is placed, and said to be."""
+    """What lies far outside our snapshots is placed, and marked so."""
     wall = [START + made.WALL - 60 * 10**9, START + made.WALL + MS]
     found, row = placed(tmp_path, load, ours(made.WALL, made.WALL), kineto(tmp_path / "torch.json", *wall))
     assert abs(found["op 0"] + 60 * 10**9) <= 2
@@ -245,7 +245,7 @@ def test_viztracer_of_another_boot(tmp_path: Path, load: Load) -> None:
     ],
 )
 def test_what_is_no_trace(tmp_path: Path, name: str, content: bytes, sentence: str) -> None:
-    """Refused, with a sentence that says what it lacks."""
+    """Refused, with a sentence that names what it lacks."""
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(TailwatchError, match=sentence):

@@ -118,7 +118,7 @@ def test_a_pipe_and_a_link_stay_what_they_are(tmp_path: Path) -> None:
     assert link.is_symlink()
 
 
-def test_labels_that_only_the_answer_tells(tmp_path: Path, load: Load) -> None:
+def test_labels_that_only_the_answer_has(tmp_path: Path, load: Load) -> None:
     """A request that was opened before its model and route were known shows them once, and none that are not its own;
     one without an end shows them at its answer."""
     api = Made()
@@ -140,7 +140,7 @@ def test_labels_that_only_the_answer_tells(tmp_path: Path, load: Load) -> None:
     ]
 
 
-def test_what_a_slice_says(tmp_path: Path, load: Load) -> None:
+def test_what_a_slice_holds(tmp_path: Path, load: Load) -> None:
     """A request has its number, model, route and outcome; a pause what it collected; a token what pauses took of it."""
     answers = load(write(tmp_path, *server())[0])
 
@@ -200,8 +200,8 @@ def test_out_of_order_across_threads(tmp_path: Path, load: Load) -> None:
     assert (written.requests, written.unfinished) == (39, 0)
 
 
-def test_losses_are_told(tmp_path: Path, load: Load) -> None:
-    """Rings that wrapped: the file holds what is left, and says how much is not."""
+def test_losses_are_counted(tmp_path: Path, load: Load) -> None:
+    """Rings that wrapped: the file holds what is left, and how much is not."""
     file = Made(events=512)
     for number in range(1, 60):
         at = START + number * 40 * MS
@@ -289,7 +289,7 @@ def test_planted_truth(tmp_path: Path, load: Load) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_events_that_lie(tmp_path: Path, load: Load, seed: int) -> None:
-    """Whatever the words of a trace file say, the timeline is a file that trace_processor reads to its end."""
+    """Whatever the words of a trace file are, the timeline is a file that trace_processor reads to its end."""
     chance = random.Random(seed)
     file = Made(events=2048, open_pause=(chance.randrange(2**64), 2))
     for ring in range(made.RINGS):

@@ -90,7 +90,7 @@ def test_a_request_is_recorded_from_its_opening_to_its_end(core: _hot.Core, path
 
 
 def test_a_request_keeps_its_number_when_recording_begins_anew(core: _hot.Core, directory: Path) -> None:
-    """No other one has it: in the second file, and as told to an NVTX tool, a request is the n-th of its process."""
+    """No other one has it: in the second file, and as passed to an NVTX tool, a request is the n-th of its process."""
     old = core.stream("m", "r", None, "", "")
     core.trace_stop()
     core.stream("m", "r", None, "", "")  # recorded nowhere
@@ -216,7 +216,7 @@ def test_a_stream_that_moves_between_threads(core: _hot.Core, path: Path) -> Non
     assert [(e.ring, e.kind) for e in events if e.ring == 1][-2:] == [(1, THREAD), (1, TOKEN)]
 
 
-def test_a_ring_that_wrapped_says_what_it_lost(core: _hot.Core, path: Path) -> None:
+def test_a_ring_that_wrapped_counts_what_it_lost(core: _hot.Core, path: Path) -> None:
     """The newest stay, and the rest is counted, exactly."""
     stream = core.stream("m", "r", None, "", "")
     for _ in range(5000):
@@ -244,7 +244,7 @@ def test_counters_are_sampled_when_they_change(core: _hot.Core, path: Path) -> N
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the collector's books are known up to CPython 3.13")
 def test_the_unfrozen_heap_is_sampled(core: _hot.Core, path: Path) -> None:
-    """What the collector would look at, once somebody watches it."""
+    """What the collector would look at, once it is watched."""
     core.trace_turn(False)
     core.watch_gc(0, gc.callbacks, core.gc_last)
     kept = [[number] for number in range(30_000)]
@@ -357,7 +357,7 @@ def test_streams_that_outlive_it_record_nothing(directory: Path) -> None:
 
 
 def test_nothing_is_recorded_without_the_option(install: Callable[..., tailwatch.Watch]) -> None:
-    """Off, it takes nothing, and asking for a trace says how to switch it on."""
+    """Off, it takes nothing, and asking for a trace raises with how to switch it on."""
     watch = install(gc="off")
     assert (watch.config.dir, watch.core.tracing, watch.core.trace_memory) == ("", False, (0, 0))
     with pytest.raises(TailwatchError, match="trace_events=1_000_000"):
@@ -389,7 +389,7 @@ def test_a_fork_child_has_a_file_of_its_own(directory: Path, install: Callable[.
     if pid == 0:
         code = 1
         try:
-            stream.token()  # of the parent: nobody's here
+            stream.token()  # of the parent: of none here
             watch.membership.renew()
             watch.tracing.settle()
             with tailwatch.stream(model="child") as mine:
@@ -415,7 +415,7 @@ def test_a_fork_child_has_a_file_of_its_own(directory: Path, install: Callable[.
 
 
 def test_a_group_that_was_removed(directory: Path, install: Callable[..., tailwatch.Watch]) -> None:
-    """Who takes the directory away takes the trace with it; the process records anew in the next one."""
+    """Without the directory the trace is gone too; the process records anew in the next one."""
     watch = install(dir=directory, gc="off", trace_events=1000)
     for entry in directory.iterdir():
         entry.unlink()
@@ -472,7 +472,7 @@ events, room = int(os.environ["EVENTS"]), free()
 watch = tailwatch.install(dir=directory, gc="off", trace_events=events)
 answers = {"joined": watch.membership.joined, "notes": watch.notes, "has": watch.tracing.events, "room": room}
 answers["tracing"], answers["left"] = watch.core.tracing, free()
-answers["said"] = [finding.detail for finding in tailwatch.doctor()]
+answers["details"] = [finding.detail for finding in tailwatch.doctor()]
 answers["memory"] = watch.memory_bytes - watch.core.reserved - watch.history.bytes
 answers["line"] = str(watch.tracing)
 if answers["joined"]:
@@ -489,7 +489,7 @@ print(json.dumps(answers))
 
 
 def test_as_many_events_as_there_is_room_for(tmp_path: Path) -> None:
-    """On 4 MB a million of them (30.5 MiB) begin with fewer, that is said, and what is there is written to however
+    """On 4 MB a million of them (30.5 MiB) begin with fewer, that is reported, and what is there is written to however
     full it gets."""
     found = on_tmpfs(4, tmp_path, FULL, EVENTS="1000000")
     assert found["joined"] and found["tracing"]
@@ -497,7 +497,7 @@ def test_as_many_events_as_there_is_room_for(tmp_path: Path) -> None:
     assert found["left"] >= found["room"] // 4
     (note,) = found["notes"]
     assert note.startswith(f"trace_events=1000000: there is room for {found['has']} events: 30.8 MiB do not fit into ")
-    assert any(note in detail for detail in found["said"])
+    assert any(note in detail for detail in found["details"])
     assert found["line"].startswith(f"trace: {found['has']} events, ")
     assert found["tokens"] == 200_000 and 0 < found["files"][0] <= found["has"]
 
@@ -558,7 +558,7 @@ class Refusing:
 
 @pytest.mark.parametrize("room, had", [(600, 500), (255, 0), (10**9, 1000)])
 def test_half_of_it_again_and_again(tmp_path: Path, room: int, had: int) -> None:
-    """Down to 256 events, or none: a server starts with fewer, or without, and one sentence says so."""
+    """Down to 256 events, or none: a server starts with fewer, or without, and one sentence reports it."""
     from tailwatch.options.config import Config
     from tailwatch.tracing.recorder import Tracing
 
@@ -600,7 +600,7 @@ def test_what_is_no_trace_is_passed_over(core: _hot.Core, path: Path, directory:
 
 
 def test_a_directory_that_must_not_be_read(tmp_path: Path) -> None:
-    """It says why; so does one without a trace, and what to do."""
+    """It has the reason; so has one without a trace, and what to do."""
     with pytest.raises(TailwatchError, match="No such file"):
         ring_files.files_of(str(tmp_path / "nowhere"))
     place = tmp_path / "open"
@@ -614,7 +614,7 @@ def test_a_directory_that_must_not_be_read(tmp_path: Path) -> None:
 
 
 def test_traces_are_kept(directory: Path) -> None:
-    """Who lives with a trace keeps the directory; the dead with theirs do not, and what was kept is known."""
+    """A living process with a trace keeps the directory; the dead with theirs do not, and what was kept is known."""
     with Member(directory, "engine"):
         os.chmod(directory, 0o700)
         for entry in directory.glob("*.seg"):
@@ -717,7 +717,7 @@ def test_the_seconds_around_a_trigger_are_kept(
 def test_what_is_kept_is_bounded(
     directory: Path, install: Callable[..., tailwatch.Watch], written: list[tuple[str, int, int]]
 ) -> None:
-    """More files than trace_keep says take the oldest with them."""
+    """More files than trace_keep take the oldest with them."""
     watch = install(dir=directory, gc="off", trace_events=1000, trace_on="slo", trace_keep="2,1MB")
     watch._daemon.stop()
     for i in range(4):
@@ -730,7 +730,7 @@ def test_what_is_kept_is_bounded(
 
 
 def test_one_that_trace_keep_has_no_room_for(directory: Path, install: Callable[..., tailwatch.Watch]) -> None:
-    """It is counted and said, and takes none of those with it that there is room for."""
+    """It is counted and reported, and takes none of those with it that there is room for."""
     watch = install(dir=directory, gc="off", trace_events=1000, trace_on="slo", trace_keep="5,100")
     watch._daemon.stop()
     (small := directory / "trace-20250101T000000-1-1.pftrace").write_bytes(bytes(60))
@@ -747,7 +747,7 @@ def test_one_that_trace_keep_has_no_room_for(directory: Path, install: Callable[
 def test_a_file_that_cannot_be_kept_is_counted(
     directory: Path, install: Callable[..., tailwatch.Watch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once it is said, always it is counted, and nothing is raised."""
+    """Once it is reported, always it is counted, and nothing is raised."""
 
     def write(to: str, *args: Any, **kwargs: Any) -> None:
         raise TailwatchError(f"{to}: No space left on device")
@@ -764,7 +764,7 @@ def test_a_file_that_cannot_be_kept_is_counted(
 def test_a_gap_is_kept_by_the_daemon(
     directory: Path, install: Callable[..., tailwatch.Watch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody asks: the file is there a little later, whole, with the gap in it."""
+    """Without a call: the file is there a little later, whole, with the gap in it."""
     monkeypatch.setattr("tailwatch.tracing.recorder.AFTER_NS", 10**8)
     watch = install(dir=directory, gc="off", trace_events=1000, trace_on="gap>50ms", role="engine")
     until(lambda: watch.tracing._looks and watch.tracing._looks._begun)
@@ -781,7 +781,7 @@ def test_a_gap_is_kept_by_the_daemon(
 
 
 def test_dumps_while_it_is_recorded(directory: Path, tmp_path: Path, install: Callable[..., tailwatch.Watch]) -> None:
-    """A thread stamps as fast as it can: each dump is valid, and says how much it could not have."""
+    """A thread stamps as fast as it can: each dump is valid, and has how much it could not have."""
     watch = install(dir=directory, gc="off", trace_events=4096)
     over = threading.Event()
 
@@ -808,7 +808,7 @@ def test_dumps_while_it_is_recorded(directory: Path, tmp_path: Path, install: Ca
         thread.join()
 
 
-def test_install_says_what_there_is_room_for(
+def test_install_reports_what_there_is_room_for(
     directory: Path, install: Callable[..., tailwatch.Watch], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Events and bytes of each ring, and where they stand."""
@@ -822,7 +822,7 @@ def test_install_says_what_there_is_room_for(
 # ---- the command line ----
 
 
-def test_the_command_says_what_it_wrote(
+def test_the_command_prints_what_it_wrote(
     core: _hot.Core, directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Events of each process, and what was lost; in the format and file that were named."""
@@ -840,7 +840,7 @@ def test_the_command_says_what_it_wrote(
 
 
 def test_a_trace_of_what_is_running(directory: Path, tmp_path: Path, install: Callable[..., tailwatch.Watch]) -> None:
-    """tailwatch.trace() tells of all processes of the group, and of one without a group by itself."""
+    """tailwatch.trace() has all processes of the group, and of one without a group by itself."""
     with Member(directory, "engine"):
         install(dir=directory, gc="off", trace_events=1000)
         with tailwatch.stream(model="m") as stream:
@@ -859,7 +859,7 @@ def test_a_trace_of_what_is_running(directory: Path, tmp_path: Path, install: Ca
 
 
 def test_the_command_without_a_trace(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A sentence that says what to do, and status 2."""
+    """A sentence with what to do, and status 2."""
     directory.mkdir(mode=0o700)
     assert main(["trace", "--dir", str(directory)]) == 2
     assert "TAILWATCH_TRACE_EVENTS=1000000" in capsys.readouterr().err
@@ -892,7 +892,7 @@ def test_a_run_that_was_killed_leaves_its_trace(
 
 
 def test_of_several_groups_the_one_with_traces_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody says which group, one that recorded nothing is not asked for a trace."""
+    """Where no group is given, one that recorded nothing is not asked for a trace."""
     for name in ("tailwatch-run-aaaaaaaa", "tailwatch-run-bbbbbbbb", "tailwatch-run-cccccccc"):
         (tmp_path / name).mkdir(mode=0o700)
     (tmp_path / "tailwatch-run-bbbbbbbb" / "1-2-3.trace").touch()

@@ -62,7 +62,7 @@ def _content(path: Path | str) -> bytes:
 
 
 def read_trace(path: Path | str) -> Trace:
-    """A file that nobody writes to meanwhile, or whose writer we do not mind."""
+    """A file that nothing writes to meanwhile, or whose writer we do not mind."""
     data = _content(path)
     head = _HEAD.unpack_from(data)
     assert head[0] == _MAGIC

@@ -64,7 +64,7 @@ static void forget_open(CoreObject *core, uint64_t now) {
     count_lost(core);
 }
 
-/* The collection is over, but the list lost our last callable's turn (somebody took himself out of it while it
+/* The collection is over, but the list lost our last callable's turn (another took itself out of it while it
  * was walked): it ended no later than our first callable saw it end. */
 static void settle(CoreObject *core, uint64_t now) {
     if (core->gc.inner_stop_ns == 0) {
@@ -78,7 +78,7 @@ static void settle(CoreObject *core, uint64_t now) {
 
 static Py_ssize_t size_of(PyObject *callbacks) { return callbacks == NULL ? 0 : PyList_Size(callbacks); }
 
-/* Nobody else's callbacks lie between the brackets: the inner one needs no time of its own. */
+/* No other callbacks lie between the brackets: the inner one needs no time of its own. */
 static int alone(const CoreObject *core) { return core->gc.callbacks != NULL && PyList_Size(core->gc.callbacks) == 2; }
 
 static int valid(PyObject *const *args, Py_ssize_t nargs) {
@@ -180,8 +180,8 @@ static int can_close(const CoreObject *core) {
     return 0;
 }
 
-/* Others' callbacks may hand the GIL to whoever asks here, and our last one still comes: it has lost its turn only where
- * the list got shorter meanwhile. */
+/* Others' callbacks may hand the GIL on here, and our last one still comes: it has lost its turn only where the list
+ * got shorter meanwhile. */
 static int lost_turn(const CoreObject *core) {
     return core->gc.inner_stop_ns != 0 && size_of(core->gc.callbacks) < core->gc.stop_callbacks;
 }

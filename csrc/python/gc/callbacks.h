@@ -4,7 +4,7 @@
 
 #include "python/core.h"
 
-/* A pause that is open although nobody is left to close it is forgotten, so that it charges no stream. */
+/* A pause that is open although nothing is left to close it is forgotten, so that it charges no stream. */
 void core_verify_pause(CoreObject *core);
 
 /* methods of Core */

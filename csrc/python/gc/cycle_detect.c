@@ -74,7 +74,7 @@ static void count_the_last(SlicerObject *self) {
     for (int i = 0; i < SLICER_AHEAD; i++) count_later(self, NULL);
 }
 
-/* What is frozen, or no container, is counted where that costs nothing: nobody asks for it. */
+/* What is frozen, or no container, is counted where that costs nothing: it is never read. */
 static int visit_count(PyObject *object, void *arg) {
     SlicerObject *self = arg;
     if (walk_is_too_wide(self)) return 1;
@@ -439,7 +439,7 @@ static void begin_cycle(SlicerObject *self) {
     begin_count(self);
 }
 
-/* After a freeze by anybody what is old is another heap, and the markers may be frozen, too. */
+/* After a freeze by any code what is old is another heap, and the markers may be frozen, too. */
 static void see_freezes(SlicerObject *self) {
     if (self->last_frozen == self->permanent->head.prev) return;
     walk_abandon(self);

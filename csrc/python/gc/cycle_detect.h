@@ -3,7 +3,7 @@
  * Walks over the collector's own lists, each interrupted and taken up again as it comes:
  *   count: of each old object, how many references come from old objects;
  *   reach: an object that more refer to than that is held from outside: it lives, and so does what it leads to;
- *   take:  the others are looked at in chunks, each judged again by all references as they are now, and what nobody
+ *   take:  the others are looked at in chunks, each judged again by all references as they are now, and what nothing
  *          outside of its chunk holds is to be moved to the young generation, where the collector decides. A chunk that one
  *          elsewhere in the dead holds is left, and tried again once that is gone.
  * Where chunks fail, as the dead hold each other across them (requests in a list that end one after the other), they are put

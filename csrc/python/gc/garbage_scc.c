@@ -10,7 +10,7 @@
 typedef struct slicer_turn {
     PyObject *object;
     uint32_t lowest; /* 0: not entered */
-    uint32_t before; /* who was entered before it and not left */
+    uint32_t before; /* what was entered before it and not left */
     uint32_t along;  /* that it, or those of its part that were left, alone hold */
     uint32_t leads;  /* to one that has a place in the order */
 } slicer_turn;
@@ -119,8 +119,8 @@ static void close_part(SlicerObject *self) {
     if (first) o->closes = NULL;
 }
 
-/* Nobody but the one that led to it holds it, and us, and it holds nothing that has a place: it ends with that one, and needs
- * none. */
+/* Nothing but the one that led to it holds it, and us, and it holds nothing that has a place: it ends with that one,
+ * and needs none. */
 static int goes_along(const slicer_order *o, const slicer_turn *by, slicer_turn turn) {
     return by != NULL && !turn.leads && o->open[o->n_open - 1] == turn.object && Py_REFCNT(turn.object) == 2 &&
            by->along + turn.along < MOST_ALONG;

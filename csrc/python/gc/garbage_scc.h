@@ -22,7 +22,7 @@ void order_from(SlicerObject *self, PyObject *object);
 int order_step(SlicerObject *self);
 
 /* How many objects the next part has, counted up to so many (0: there is none left), and how many others die with them at
- * once, as nobody else holds them. */
+ * once, as nothing else holds them. */
 size_t order_size(SlicerObject *self, size_t most, size_t *along);
 
 /* So many objects of it, the references to them now the caller's. */
@@ -37,7 +37,7 @@ int order_skips(const SlicerObject *self);
 /* All is given up; nothing is let go of yet. */
 void order_abandon(SlicerObject *self);
 
-/* What was given up is let go of; its end may run anything, this too. How many of them nobody else held. */
+/* What was given up is let go of; its end may run anything, this too. How many of them nothing else held. */
 size_t order_let_go(SlicerObject *self);
 
 /* How many objects it holds. */

@@ -14,7 +14,7 @@ typedef struct heap_books heap_books;
 const heap_books *heap_find(PyObject *callbacks);
 
 /* Objects that a full collection would look at: those that survived the last one, those that grew old since, and the young.
- * As the collector books them: who grew old and died by its count since is still in it, some thousand who are between
+ * As the collector books them: what grew old and died by its count since is still in it, some thousand that are between
  * young and old are not. O(1), under the GIL. */
 uint64_t heap_unfrozen(const heap_books *books);
 
@@ -26,7 +26,7 @@ uint64_t heap_promoted(const heap_books *books);
 uint64_t heap_count(const heap_books *books, uint64_t most);
 
 /* Whether the interpreter itself would collect this generation now: asked in gc.callbacks as the collection begins, a
- * "no" is somebody's call. Under the GIL. */
+ * "no" is a call of gc.collect(). Under the GIL. */
 int heap_is_due(const heap_books *books, int generation);
 
 #endif

@@ -333,7 +333,7 @@ PyObject *slicer_sync_frozen(PyObject *op, PyObject *unused) {
     return sync_frozen((SlicerObject *)op);
 }
 
-/* freeze(call): call(), which is gc.freeze, and then sync_frozen(), without anybody else's turn in between. */
+/* freeze(call): call(), which is gc.freeze, and then sync_frozen(), without another thread's turn in between. */
 PyObject *slicer_freeze(PyObject *op, PyObject *call) {
     PyObject *result = PyObject_CallNoArgs(call);
     if (result == NULL) return NULL;

@@ -75,7 +75,7 @@ typedef struct SlicerObject {
     CoreObject *core;
     PyObject *collect;         /* gc.collect as it was when this was made */
     PyObject *zero;
-    PyObject *markers[SLICER_WINDOW]; /* nobody refers to them but this; each behind all that was old as a cycle began */
+    PyObject *markers[SLICER_WINDOW]; /* nothing else refers to them; each behind all that was old as a cycle began */
     uint64_t begun;            /* cycles, since the markers stand where they should: the newest is begun % SLICER_WINDOW */
     int end_moves;             /* that one is not there yet */
     size_t before_start;       /* objects that this cycle found before where a short one after it would begin: they are tenured */

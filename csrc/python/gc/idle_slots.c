@@ -103,7 +103,7 @@ int idle_slots_may_be_due(const SlicerObject *self, uint64_t wait_ns) {
 }
 
 /* No slice fits now: a wait that goes on grows longer than those of before, and then one does. Whether it goes on. *ms: how
- * long is slept; longer the next time, as each time takes the interpreter from whoever works. */
+ * long is slept; longer the next time, as each time takes the interpreter from a thread that works. */
 static int wait_for_more(int fd, uint64_t left_ns, int *ms) {
     struct pollfd one = {fd, POLLIN, 0};
     int found;
@@ -115,8 +115,8 @@ static int wait_for_more(int fd, uint64_t left_ns, int *ms) {
     return found == 0;
 }
 
-/* An engine may run in a thread of its own: it has the interpreter before us, and while it keeps it nobody is idle. A slice
- * that follows upon another one without this would have it wait for both. */
+/* An engine may run in a thread of its own: it has the interpreter before us, and while it keeps it the process is not
+ * idle. A slice that follows upon another one without this would have it wait for both. */
 static int all_are_idle(int fd, uint64_t left_ns) {
     struct pollfd one = {fd, POLLIN, 0};
     const struct timespec some = {0, (long)least(left_ns, OTHERS_NS)};
@@ -165,7 +165,7 @@ static uint64_t step_share(const SlicerObject *self, uint64_t since_ns) {
 }
 
 /* Ranks count their steps from beginnings of their own, but read one clock: the first step that ends in a slot of it is
- * theirs. A slot is a power of two, so that those who measured other steps share every second one at least. */
+ * theirs. A slot is a power of two, so that those that measured other steps share every second one at least. */
 static int slot_is_new(SlicerObject *self, uint64_t now_ns, uint64_t since_ns) {
     uint64_t slot_ns = 1;
     while (slot_ns < since_ns * self->every) slot_ns *= 2;
@@ -183,7 +183,7 @@ void idle_slots_step(SlicerObject *self, uint64_t now_ns, uint64_t since_ns, uin
     Py_DECREF((PyObject *)self);
 }
 
-/* None fits, by what the last ones took, and nobody waits: the least there is, which shows what it takes now. */
+/* None fits, by what the last ones took, and nothing waits: the least there is, which shows what it takes now. */
 static void least_slice(SlicerObject *self, tw_slice_reason reason) {
     slice_of(self, reason, (slicer_budget){slicer_young_of(self) >= TW_PACE_YOUNG ? 0 : TW_PACE_FEWEST, MOST_NS});
 }

@@ -18,9 +18,9 @@ int idle_slots_wait(SlicerObject *self, int fd, uint64_t wait_ns);
 /* Whether idle_slots_wait may find something to do in such a wait: a glance without the GIL. */
 int idle_slots_may_be_due(const SlicerObject *self, uint64_t wait_ns);
 
-/* An idle slot in which a slice of a tenth of since_ns disturbs nobody more than a tenth: an engine's step that took so long is
- * over at now_ns, or (waiting 0) nobody waits at all. Ranks that step together use the same steps, one of `every`, so that
- * not each of them delays another one. */
+/* An idle slot in which a slice of a tenth of since_ns disturbs nothing more than a tenth: an engine's step that took
+ * so long is over at now_ns, or (waiting 0) nothing waits at all. Ranks that step together use the same steps, one of
+ * `every`, so that not each of them delays another one. */
 void idle_slots_step(SlicerObject *self, uint64_t now_ns, uint64_t since_ns, uint64_t waiting);
 
 /* The last request has ended, or none was there: slices for two milliseconds at most. */

@@ -161,7 +161,7 @@ static void forget_numbers(nvtx_tool *nvtx) {
     memset(nvtx->labels_known, 0, sizeof nvtx->labels_known);
 }
 
-/* ---- who and when ---- */
+/* ---- which process, and when ---- */
 
 /* With each anchor: a tool may capture a part of the run only. */
 static void mark_role(CoreObject *core) {
@@ -275,7 +275,7 @@ static void mark_collected(tw_cause cause, uint64_t collected) {
 /* Of the pass inside which the depth is this. Both ends are on one thread. */
 static uint64_t pass_bit(int depth) { return depth > 0 && depth <= 64 ? UINT64_C(1) << (depth - 1) : 0; }
 
-/* A pause_hook: what the tool itself takes is nobody's callback. */
+/* A pause_hook: what the tool itself takes is no callback. */
 static int pause_begins(void *of, tw_cause cause, int generation) {
     CoreObject *core = of;
     if (!nvtx_on(core)) return 0;

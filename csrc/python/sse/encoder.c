@@ -99,7 +99,7 @@ static const char content_text[] =
     "where the stream has them. With text alone it is made by one allocation and a copy.";
 static PyMethodDef content_method = {"content", FASTCALL(encoder_content), METH_FASTCALL | METH_KEYWORDS, content_text};
 
-/* Whether what the subclass would inherit as content() is ours, a method made in C: somebody else's, in it or before us,
+/* Whether what the subclass would inherit as content() is ours, a method made in C: another's, in it or before us,
  * stays. */
 static int inherits_ours(PyObject *encoder, PyObject *subclass) {
     PyObject *found = PyObject_GetAttrString(subclass, "content"), *ours = PyObject_GetAttrString(encoder, "content");

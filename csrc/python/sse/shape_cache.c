@@ -172,7 +172,7 @@ static int find_plan(plan_call *call, PyObject *object, PlanObject **found, tw_p
 
 /* ---- whose plans they are ---- */
 
-/* The calls stay: somebody may be looking through one of them. */
+/* The calls stay: another call may be reading one of them. */
 static void drop_plans_of(plan_call *call) {
     PlanObject *dropped[SHAPES];
     const uint32_t n = call->shapes;
@@ -304,7 +304,7 @@ static PyObject *plans_vectorcall(PyObject *op, PyObject *const *args, size_t na
     return text;
 }
 
-/* Where somebody takes the method of an object before calling it. */
+/* Where the method of an object is taken before it is called. */
 static PyObject *plans_get(PyObject *op, PyObject *object, PyObject *type) {
     (void)type;
     if (object == NULL || object == Py_None) return Py_NewRef(op);

@@ -23,7 +23,7 @@ static struct {
     PyCFunction popleft;      /* a deque's */
     lenfunc length;           /* a deque's */
     PyTypeObject *code_type;
-    PyObject *request, *by_hand; /* the context variables that have the request; NULL: nobody sets one */
+    PyObject *request, *by_hand; /* the context variables that have the request; NULL: none is set */
     code_link begin, link[LINKS]; /* begin: before a handle */
     int links;
 } handles;

@@ -3,7 +3,7 @@
 
 #include "python/core.h"
 
-/* At the start, and again when the segment has begun anew: steps that are open are nobody's. */
+/* At the start, and again when the segment has begun anew: steps that are open count no more. */
 static inline void core_init_steps(CoreObject *core) {
     tw_segment *segment = core->segment;
     core->steps.ended = 0;

@@ -10,7 +10,7 @@
 #include "python/stamp/stream.h"
 
 typedef struct engine_streams {
-    CoreObject *core;         /* borrowed: of who has this */
+    CoreObject *core;         /* borrowed: of its owner */
     PyObject *open;           /* {request id: stream} */
     PyObject *model, *route;  /* labels */
     uint64_t opened;

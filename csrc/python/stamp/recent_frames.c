@@ -102,7 +102,7 @@ const tw_facts *frame_take(PyObject *object, PyObject **owner) {
     return noted[at].facts;
 }
 
-/* forget_frames(): nobody is left to send them. */
+/* forget_frames(): no Send is left for them. */
 PyObject *hot_forget_frames(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     frames_noting = false;

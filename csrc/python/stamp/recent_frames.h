@@ -16,7 +16,7 @@ typedef struct tw_facts {
 
 #define FRAME_NOTED_BYTES 16384 /* longer frames are not held */
 
-/* From now on frames are kept: there is somebody to send them. */
+/* From now on frames are kept: there is a Send for them. */
 void frame_noting(void);
 extern bool frames_noting;
 

@@ -211,7 +211,7 @@ static void see_bytes(SendObject *self, const char *data, Py_ssize_t len, uint64
     else book(self, &seen, now);
 }
 
-/* What nobody noted and a label needs: read off the frame itself. */
+/* What was not noted and a label needs: read off the frame itself. */
 static void see_model_of(SendObject *self, PyObject *frame) {
     tw_scan_result seen;
     tw_scan_feed_rarely(self->scan, PyBytes_AsString(frame), (size_t)PyBytes_Size(frame), &seen);
@@ -277,7 +277,7 @@ static void close_stream(SendObject *self, uint64_t now, tw_end end) {
     tw_scan_result rest;
     self->state = SEND_DONE;
     if (!stream_counts(self->stream)) return;
-    if (end != TW_END_FINISHED && self->done_ns != 0) { /* all was sent: whoever leaves now leaves satisfied */
+    if (end != TW_END_FINISHED && self->done_ns != 0) { /* all was sent: a client that leaves now has its answer */
         end = TW_END_FINISHED;
         now = self->done_ns;
     }

@@ -13,7 +13,7 @@ StreamObject *stream_new(CoreObject *core) {
     StreamObject *self = (StreamObject *)PyType_GenericAlloc(core->streams.type, 0);
     if (self == NULL) return NULL;
     self->core = (CoreObject *)Py_NewRef((PyObject *)core);
-    self->epoch = UINT64_MAX; /* until it is opened it is nobody's */
+    self->epoch = UINT64_MAX; /* until it is opened it has none */
     return self;
 }
 
@@ -397,7 +397,7 @@ static PyObject *stream_bind(PyObject *op, PyObject *args, PyObject *kwargs) {
     Py_RETURN_NONE;
 }
 
-/* set_serves(engine, /): the engine of streams that open from now on, where nobody binds them. */
+/* set_serves(engine, /): the engine of streams that open from now on, where they are not bound. */
 PyObject *core_set_serves(PyObject *op, PyObject *engine) {
     const unsigned long long value = PyLong_AsUnsignedLongLong(engine);
     if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;

@@ -9,7 +9,7 @@
 typedef struct StreamObject {
     PyObject_HEAD
     CoreObject *core;
-    void (*claim)(void *sender); /* called as the app stamps it itself from now on; NULL: nobody else does, or did */
+    void (*claim)(void *sender); /* called as the app stamps it itself from now on; NULL: nothing else does, or did */
     void *sender;             /* borrowed: the ASGI wrapper that made it, NULL by hand or once that is gone */
     tw_stream stream;
     int open;                 /* tw_stream_open was called: it is counted */

@@ -36,7 +36,7 @@ _WINDOW = "1m"
 _PLAIN_WIDTH = 120  # of what is printed into a file or a pipe
 _SHORTEST, _LONGEST = 0.05, 3600.0
 _TERMINAL_GONE = (errno.EIO, errno.EPIPE)
-_NOBODY = "no process of the group is running"
+_NO_PROCESS = "no process of the group is running"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -211,14 +211,14 @@ class _Live:
 
     def _show(self, now: Snapshot) -> None:
         self._view = self._look(now, self._marks.oldest)
-        self._notice = "" if any(row.lives for row in self._view.processes) else _NOBODY
+        self._notice = "" if any(row.lives for row in self._view.processes) else _NO_PROCESS
         self._marks.add(time.monotonic(), now)
 
     def _renew(self) -> None:
         try:
             self._show(snapshots.take_directory(self._directory))
         except EmptyGroupError:
-            self._notice = _NOBODY
+            self._notice = _NO_PROCESS
         except TailwatchError as error:
             self.failed = os.path.lexists(self._directory)
             self.end = str(error) if self.failed else f"the group has ended: {self._directory} is gone"

@@ -139,7 +139,7 @@ def _lost(view: GroupView) -> list[_Column]:
 
 
 def _processes(view: GroupView, room: int | None) -> tuple[list[_Column], list[Text]]:
-    """The table, and a line about who is not in it."""
+    """The table, and a line about processes that are not in it."""
     rows, left_out = list(view.processes), view.ended
     if room is not None and len(rows) > room:
         rows.sort(key=lambda row: (-row.standing, not row.lives, -(row.paused or 0.0)))

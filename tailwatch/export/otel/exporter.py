@@ -261,7 +261,7 @@ class OTel:
         return unsaid or asks(os.environ, "OTEL_TRACES_EXPORTER", TRACE_ENDPOINTS)
 
     def _tracer_provider(self) -> Any:
-        """Where the app has none: one of ours, which nobody else sees, if it is known where spans go."""
+        """Where the app has none: one of ours, which no other code sees, if it is known where spans go."""
         if not self._makes_spans():
             return None
         from opentelemetry.sdk.trace import TracerProvider

@@ -180,7 +180,7 @@ class Push:
             self._missed()
 
     def _guarded(self, act: Callable[[], Any]) -> Any:
-        """What goes wrong in somebody's exporter is counted, and logged once."""
+        """What goes wrong in an exporter is counted, and logged once."""
         try:
             return act()
         except Exception:

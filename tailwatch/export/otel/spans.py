@@ -1,9 +1,9 @@
-"""Requests as OpenTelemetry spans: the app's own one is told what tailwatch saw, or one is made.
+"""Requests as OpenTelemetry spans: what tailwatch saw is added to the app's own one, or one is made.
 
 Nothing here runs per token. As a request ends, and in its task, the SERVER span that the app's instrumentation has
 open is given attributes and events. Where there is none the request's story is put into a queue, and a thread makes a
 SERVER span of it with the app's tracer provider: its sampler and the caller's traceparent decide. Where the app's
-span ended before the request did (it was aborted), a child of it tells the rest. A request whose trace was sampled
+span ended before the request did (it was aborted), a child of it has the rest. A request whose trace was sampled
 out has no span here either. The queue and the events of a span are bounded; what has no room is counted.
 """
 
@@ -67,7 +67,7 @@ class Story(NamedTuple):
 
 @dataclass(slots=True)
 class Waiting:
-    """A request whose span is to be made. carrier: the headers that tell of its trace. parent: an ended span's
+    """A request whose span is to be made. carrier: the headers that hold its trace. parent: an ended span's
     context. server: of the ASGI scope: address and port; (path, None) of a Unix socket; None: not known.
     asked_model: the one that the request was made to; "": not known."""
 
@@ -162,7 +162,7 @@ class Spans:
     # ---- the app's own span ----
 
     def notice(self) -> None:
-        """Ask the app's tracer provider to say when a SERVER span starts. Called again and again: it may come late."""
+        """Ask the app's tracer provider to report each SERVER span's start. Called repeatedly: it may come late."""
         from opentelemetry import trace
 
         provider = trace.get_tracer_provider()
@@ -222,7 +222,7 @@ class Spans:
         Not while forking: the SDK's own turn comes after ours."""
         inherited, self._inherited = self._inherited, None
         if inherited is not None:
-            with suppress(Exception):  # of somebody's exporter
+            with suppress(Exception):  # of the app's exporter
                 inherited.shutdown()
 
     def _run(self) -> None:
@@ -238,10 +238,10 @@ class Spans:
         while self._queue:
             try:
                 self._make(self._queue.popleft())
-            except Exception:  # of somebody's sampler or processor
+            except Exception:  # of the app's sampler or processor
                 self.dropped += 1
                 self._dropped()
-            time.sleep(1e-6)  # whoever needs the GIL has it between two
+            time.sleep(1e-6)  # other threads may take the GIL between two
 
     def _tracer(self) -> Any:
         from opentelemetry import trace
@@ -320,7 +320,7 @@ class Spans:
 
 
 def _is_full(provider: Any) -> bool:
-    """Whether the batch processor of our provider has no room: it would drop a span, and tell nobody but the log. The
+    """Whether the batch processor of our provider has no room: it would drop a span, and only log that. The
     SDK has no word for that but its own queue; where that is elsewhere the answer is no."""
     several = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", None) or (None,)
     queue = getattr(getattr(several[0], "_batch_processor", None), "_queue", None)

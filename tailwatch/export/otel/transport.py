@@ -30,7 +30,7 @@ class Sender:
         mine: whether it was made here, and is to be shut down here.
         resource: gives the SDK Resource that objects are made with.
         turn: the lock under which its reader exports, as no exporter is to be called by two threads at once; None:
-            nobody else calls it.
+            nothing else calls it.
     """
 
     def __init__(self, exporter: Any, resource: Callable[[], Any], *, mine: bool = False, turn: Any = None) -> None:
@@ -123,7 +123,7 @@ class Sender:
 
 
 def _exponential(exporter: Any) -> bool:
-    """OTLP exporters fill in explicit buckets where nobody asked for any: there only the variable counts. Elsewhere the
+    """OTLP exporters fill in explicit buckets where none were asked for: there only the variable counts. Elsewhere the
     exporter's own wish does."""
     from opentelemetry.sdk.metrics import Histogram
     from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation as Explicit

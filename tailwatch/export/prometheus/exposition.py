@@ -64,7 +64,7 @@ class Exposition:
     that could not be served. registry: whether that registry is served at all.
 
     histograms: what the scrapers get that ask for protobuf. "both": native histograms and the classic buckets;
-    "native": native ones alone; "classic": they get OpenMetrics or text, as everybody does who does not ask: those
+    "native": native ones alone; "classic": they get OpenMetrics or text, as those do that do not ask: those
     formats have no native histograms, and always have the classic buckets. on_declined: called with a reason
     (host_cache.FAMILY, SLOW) for each scrape that asked for protobuf and got text because of the host's registry.
     """
@@ -149,7 +149,7 @@ class Exposition:
 
 
 class _Shared:
-    """One render at a time: who comes while one runs takes its result."""
+    """One render at a time: a scrape that comes while one runs takes its result."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

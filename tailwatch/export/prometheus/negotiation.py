@@ -38,7 +38,7 @@ class Format:
 def choose(accept: str, *, protobuf: bool = True) -> Format:
     """The format that an Accept header ranks highest; of equals the richest: protobuf, OpenMetrics 1.0, text.
 
-    Text for whoever asks for none of them. protobuf: whether it is to be had.
+    Text for a scraper that asks for none of them. protobuf: whether it is to be had.
     """
     best, found = (0.0, -1), Format()
     for media, parameters in _ranges(accept):

@@ -355,7 +355,7 @@ def in_flight(result: Result) -> list[int]:
     found = [0] * len(result.series)
     second = now = 0
     for at, step in edges:
-        while second < min(at // 1_000_000_000, len(found) - 1):  # who was there at the begin of a second counts in it
+        while second < min(at // 1_000_000_000, len(found) - 1):  # what was there at the begin of a second counts in it
             second += 1
             found[second] = now
         now += step

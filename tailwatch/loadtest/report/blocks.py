@@ -75,7 +75,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One tab of a chart. alt: what it shows, in a sentence, for who does not see it."""
+    """One tab of a chart. alt: what it shows, in a sentence, for a reader who does not see it."""
 
     name: str
     x: Axis

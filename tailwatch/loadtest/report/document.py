@@ -1,4 +1,4 @@
-"""A page as one file: text as HTML, charts drawn by uPlot from numbers that lie in the file, nothing asked of anybody.
+"""A page as one file: text as HTML, charts drawn by uPlot from numbers that lie in the file, and nothing is fetched.
 
 The words and tables are there without any script; a policy in the document allows what stands in it and no more, so
 that a name that came from a server or a file is text, whatever it holds.
@@ -187,7 +187,7 @@ def _note(text: str) -> str:
 
 
 def _chart(block: Chart, charts: list[Chart]) -> str:
-    """An empty figure, which the script fills; what it shows is also text, for who sees no figure."""
+    """An empty figure, which the script fills; what it shows is also text, for a reader who sees no figure."""
     number = len(charts)
     charts.append(block)
     title, alt = escape(block.title), escape(block.views[0].alt)

@@ -109,7 +109,7 @@ class Progress:
             try:
                 self._draw(latest)
             except (OSError, ValueError):
-                return  # nobody reads any more: the run goes on
+                return  # its reader is gone: the run goes on
             if self._over:
                 return
 

@@ -1,7 +1,7 @@
 """The table after a run: what users waited beside what a tester that forgets its plan would report, and the verdict.
 
 Both columns are of the same requests. They part where this client did not send when it should have: a cap that bound, a
-pause of its own, a closed loop. The words under the table name it, so that who reads two of these knows why.
+pause of its own, a closed loop. The words under the table name it, so that a reader of two of these sees why.
 """
 
 from __future__ import annotations

@@ -892,7 +892,7 @@ static tw_snapshot *with_kinds(const tw_snapshot *base, tw_snapshot_fallback *ro
     return s;
 }
 
-TW_TEST(a_window_knows_its_fallbacks_however_many_kinds_there_are) {
+TW_TEST(a_window_has_its_fallbacks_however_many_kinds_there_are) {
     enum { MOST = 200 };
     static tw_snapshot_fallback rows[MOST];
     tw_segment *g = segment("api", 1);

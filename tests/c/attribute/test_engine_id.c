@@ -1,4 +1,4 @@
-/* Which engine processes work for: what they say, and what is made of it where they say nothing. */
+/* Which engine processes work for: what they publish, and what is made of it where they publish nothing. */
 #include "tailwatch/attribute/engine_id.h"
 
 #include "tw_test.h"
@@ -77,7 +77,7 @@ TW_TEST(one_may_work_for_all_several_do_not) {
     TW_CHECK_EQ(ITSELF(103), two.peer[2].engine);
 }
 
-TW_TEST(an_engine_is_there_when_somebody_works_for_it) {
+TW_TEST(an_engine_is_there_when_a_process_works_for_it) {
     const tw_peer_set peer_set = SETTLED(0, named("0"), LIKE(101), TW_ENGINE_SHARED);
     TW_CHECK(tw_engine_has_peer(&peer_set, named("0")));
     TW_CHECK(!tw_engine_has_peer(&peer_set, named("1")));

@@ -222,7 +222,7 @@ TW_TEST(an_eager_step_among_graphs_misses_one) {
     TW_CHECK_NEAR(20e6, of(&parts, TW_DELAY_GRAPH_MISS), 1e6);
 }
 
-TW_TEST(computing_again_for_another_request_is_told_from_prefill) {
+TW_TEST(computing_again_for_another_request_is_distinguished_from_prefill) {
     const uint64_t before = warm();
     tw_step_record step = longer(TW_PART_WAIT, 50 * MS);
     step.recompute_tokens = 500;

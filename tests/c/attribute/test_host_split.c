@@ -233,7 +233,7 @@ TW_TEST(a_measured_wait_for_the_interpreter_is_named_by_samples) {
     TW_CHECK_EQ(TW_DETAIL_HOLDER, p.part[0].detail_kind);
 }
 
-TW_TEST(another_track_has_no_say) {
+TW_TEST(another_track_does_not_count) {
     busy(0, 0);
     const tw_host_span s = {0, 10 * MS, 110 * MS, tw_span_what(TW_SPAN_SLEEP, 1, TW_SAMPLED), 0, 0, {0, 0}};
     tw_span_add(&host->by_watchdog, &s);

@@ -89,7 +89,7 @@ TW_TEST(where_it_is_not_known_never_a_sum_over_engines) {
     free(p);
 }
 
-TW_TEST(who_works_for_all_engines_counts_whichever_serves) {
+TW_TEST(what_works_for_all_engines_counts_whichever_serves) {
     tw_pause_clock *p = clocks(4);
     const tw_peer peers[] = {{&p[1], 1, 1}, {&p[2], 2, 1}, {&p[3], TW_ENGINE_SHARED, 2}};
     paused(&p[1], TW_CAUSE_GC2, 10, 20);
@@ -109,7 +109,7 @@ TW_TEST(who_works_for_all_engines_counts_whichever_serves) {
     free(p);
 }
 
-TW_TEST(who_works_for_no_engine_delays_nobody_else) {
+TW_TEST(what_works_for_no_engine_delays_no_other_process) {
     tw_pause_clock *p = clocks(3);
     const tw_peer peers[] = {{&p[1], 0, 1}, {&p[2], 1, 1}};
     paused(&p[1], TW_CAUSE_GC2, 10, 20);

@@ -23,7 +23,7 @@ TW_TEST(thread_cpu) {
     TW_CHECK(cpu_spent <= wall_spent + TW_NS_PER_MS);
 }
 
-/* The pair lies between monotonic readings around it, and its wall time is what time() says. */
+/* The pair lies between monotonic readings around it, and its wall time is that of time(). */
 TW_TEST(pair) {
     uint64_t before = tw_now_ns();
     time_t wall_before = time(NULL);
@@ -109,7 +109,7 @@ TW_TEST(a_step_ahead_is_not_smeared) {
     TW_CHECK_EQ(EPOCH + 3 * S - 1, converted(s, 4, TW_CLOCK_MONOTONIC, TW_CLOCK_REALTIME, 3 * S - 1));
     TW_CHECK_EQ(EPOCH + 3603 * S, converted(s, 4, TW_CLOCK_MONOTONIC, TW_CLOCK_REALTIME, 3 * S));
     TW_CHECK_EQ(5 * S / 2, converted(s, 4, TW_CLOCK_REALTIME, TW_CLOCK_MONOTONIC, EPOCH + 5 * S / 2));
-    TW_CHECK_EQ(3 * S, converted(s, 4, TW_CLOCK_REALTIME, TW_CLOCK_MONOTONIC, EPOCH + 1000 * S)); /* nobody saw it */
+    TW_CHECK_EQ(3 * S, converted(s, 4, TW_CLOCK_REALTIME, TW_CLOCK_MONOTONIC, EPOCH + 1000 * S)); /* it was not seen */
     TW_CHECK_EQ(7 * S / 2, converted(s, 4, TW_CLOCK_REALTIME, TW_CLOCK_MONOTONIC, EPOCH + 3603 * S + S / 2));
 }
 

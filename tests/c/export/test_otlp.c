@@ -1,4 +1,4 @@
-/* The encoder's own edges: no memory, nothing to say, names that are no text. That it is right is tested against the
+/* The encoder's own edges: no memory, nothing to export, names that are no text. That it is right is tested against the
  * official protocol buffers, in tests/export/test_otlp.py. */
 #include <stddef.h>
 #include <stdlib.h>
@@ -73,8 +73,8 @@ TW_TEST(no_memory_is_an_answer) {
     tw_segment_destroy(g);
 }
 
-/* A process that has seen nothing tells its gauges, and says nothing empty. */
-TW_TEST(nothing_measured_is_little_to_say) {
+/* A process that has seen nothing exports its gauges, and nothing empty. */
+TW_TEST(nothing_measured_is_little_to_export) {
     tw_segment *g;
     TW_REQUIRE(tw_segment_create(&g, "api", 1, false, NULL, 0) == 0);
     tw_snapshot *s = snapshot_of(g);

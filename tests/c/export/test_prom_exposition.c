@@ -293,7 +293,7 @@ TW_TEST(stalls_are_shown_by_cause_once_they_happened) {
     TW_CHECK_EQ(2, count_of(text, "\ntailwatch_stall_seconds_count{"));
 }
 
-TW_TEST(stream_time_is_told_by_the_role_whose_pauses_took_it) {
+TW_TEST(stream_time_is_given_by_the_role_whose_pauses_took_it) {
     fixture *f = make_fixture();
     f->snapshot.lost_count = 2;
     strcpy(f->snapshot.lost[1].role, "en\"gine");
@@ -525,7 +525,7 @@ TW_TEST(steps_are_shown_where_there_are_any) {
     TW_CHECK_EQ(0, count_of(text, "cause=\"gc_full\",phase=\"step\"} "));
 }
 
-TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
+TW_TEST(a_policy_is_given_and_slices_where_there_are_any) {
     fixture *f = make_fixture();
     tw_policy *policy = &f->process[0].policy;
     tw_policy_is(policy, TW_POLICY_FREEZE, TW_POLICY_WAITS, TW_WHY_NOT);

@@ -37,7 +37,7 @@ TW_TEST(nothing_is_due_at_first) {
     TW_CHECK(tw_pace_in_backlog(&p));
 }
 
-/* What grows old is owed, what was young and died is not. */
+/* What grows old is due, what was young and died is not. */
 TW_TEST(debt_follows_what_grew_old) {
     tw_pace p = {0};
     slice(&p, TW_SLICE_IDLE, 1000, 0, 0, 400, MS);
@@ -118,7 +118,7 @@ TW_TEST(the_dead_have_a_price) {
     TW_CHECK_EQ(10000, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 2 * MS, 1)); /* none did lately */
 }
 
-/* A slice that moves three objects tells what looks cost, one that moves four what the dead do. */
+/* A slice that moves three objects shows what looks cost, one that moves four what the dead do. */
 TW_TEST(four_dead_have_a_price) {
     tw_pace p = {0};
     const tw_slice three = {0, 4000, 3, 3, 4000, TW_WALK_TAKE, 0}, four = {0, 4000, 4, 4, 4000, TW_WALK_TAKE, 0};
@@ -129,8 +129,8 @@ TW_TEST(four_dead_have_a_price) {
     TW_CHECK_EQ(200, tw_pace_of_a_dead(&p)); /* 20 us at 100 ns a look */
 }
 
-/* Prices at which nothing fits are forgotten, as nothing would tell that they have fallen. */
-TW_TEST(what_never_fits_is_believed_less_and_less) {
+/* Prices at which nothing fits are forgotten, as nothing would show that they have fallen. */
+TW_TEST(what_never_fits_counts_less_and_less) {
     tw_pace p = costing(100000);
     p.backlog = 1000000;
     int refused = 0;
@@ -170,7 +170,7 @@ TW_TEST(a_cycle_is_the_whole_old_heap) {
     TW_CHECK_EQ(9000, p.old); /* 4000 with the 5000 that grew old meanwhile */
     p.grown = 0;
     tw_pace_cycle_ended(&p, 3000, 1000, 1);
-    TW_CHECK_EQ(0, p.backlog); /* nothing is owed that nothing grew for */
+    TW_CHECK_EQ(0, p.backlog); /* nothing is due that nothing grew for */
     p.backlog = 0;
     tw_pace_more(&p);
     TW_CHECK_EQ(2000, p.backlog);
@@ -179,7 +179,7 @@ TW_TEST(a_cycle_is_the_whole_old_heap) {
     TW_CHECK(tw_pace_due(&p, 0)); /* however few there are */
 }
 
-/* The first took a million looks at a hundred thousand objects; nothing is owed. */
+/* The first took a million looks at a hundred thousand objects; nothing is due. */
 static tw_pace in_its_second_cycle(void) {
     tw_pace p = {0};
     tw_pace_begin_cycle(&p, 0);
@@ -190,7 +190,7 @@ static tw_pace in_its_second_cycle(void) {
     return p;
 }
 
-/* What a cycle took for each object tells the price of the next one: as many may grow old in it as it allows. */
+/* What a cycle took for each object gives the price of the next one: as many may grow old in it as it allows. */
 TW_TEST(a_cycle_is_paid_by_what_grows_old_in_it) {
     tw_pace p = in_its_second_cycle();
     TW_CHECK_EQ(75000, p.room); /* six eighths of 100000 */
@@ -233,7 +233,7 @@ TW_TEST(a_cycle_sprints_and_rests) {
     TW_CHECK(begun > 74000 && begun < 76000);
 }
 
-/* It goes on in every idle slot, whatever is owed, once more has grown old than it may last. */
+/* It goes on in every idle slot, whatever is due, once more has grown old than it may last. */
 TW_TEST(a_cycle_that_is_late_is_always_due) {
     tw_pace p = {0};
     tw_pace_begin_cycle(&p, 0);
@@ -247,8 +247,8 @@ TW_TEST(a_cycle_that_is_late_is_always_due) {
     TW_CHECK(tw_pace_due(&p, 0));
 }
 
-/* Where nobody waits for long a cycle is brought to its end at once: it is as good as one that took its time, and the next
- * one begins when that one would have ended. */
+/* Where nothing waits for long a cycle is brought to its end at once: it is as good as one that took its time, and the
+ * next one begins when that one would have ended. */
 TW_TEST(a_cycle_brought_to_its_end_is_paid_for) {
     tw_pace p = in_its_second_cycle();
     p.old = 100000;
@@ -264,7 +264,7 @@ TW_TEST(a_cycle_brought_to_its_end_is_paid_for) {
     TW_CHECK(p.ahead <= 16000);
     tw_pace_begin_cycle(&p, 0);
     for (int i = 0; i < 100; ++i) slice(&p, TW_SLICE_IDLE, 0, 10000, 0, 0, MS);
-    tw_pace_want_cycle(&p); /* somebody asks for one all the same */
+    tw_pace_want_cycle(&p); /* one is asked for all the same */
     slice(&p, TW_SLICE_REQUESTED, 0, 1000, 0, 0, MS);
     TW_CHECK(tw_pace_due(&p, 0));
 }
@@ -305,7 +305,7 @@ TW_TEST(a_whole_pass_pays_all) {
     tw_pace_full_collection(&p, 500, 700);
     TW_CHECK_EQ(0, p.backlog);
     TW_CHECK_EQ(800, p.old);
-    tw_pace_full_collection(&p, 0, 5000); /* more than was believed to be there */
+    tw_pace_full_collection(&p, 0, 5000); /* more than was known to be there */
     TW_CHECK_EQ(0, p.old);
     TW_CHECK_EQ(1, p.made[TW_SLICE_IDLE]);
 }
@@ -321,7 +321,7 @@ TW_TEST(collections_of_others_are_booked) {
     TW_CHECK_EQ(0, p.freed); /* not ours */
 }
 
-TW_TEST(a_child_counts_from_zero_and_knows_what_it_knew) {
+TW_TEST(a_child_counts_from_zero_and_keeps_what_was_measured) {
     tw_pace p = {0};
     slice(&p, TW_SLICE_STEP, 1000, 500, 10, 10, MS);
     const uint64_t cost = tw_pace_cost(&p, TW_WALK_COUNT), old = p.old, backlog = p.backlog;

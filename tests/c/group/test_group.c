@@ -1,4 +1,5 @@
-/* The directory that processes share: who may, who is refused, who lives, and what readers make of what they find. */
+/* The directory that processes share: which may, which are refused, which live, and what readers make of what they
+ * find. */
 #include "tailwatch/group/group.h"
 
 #include <errno.h>
@@ -82,7 +83,7 @@ static int in_child(int (*what)(void)) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* ---- who is in it ---- */
+/* ---- what is in it ---- */
 
 TW_TEST(the_first_makes_it) {
     tw_group group = joined();
@@ -137,7 +138,7 @@ static int come_and_go(void) {
     return 0;
 }
 
-TW_TEST(who_leaves_is_there_or_gone) {
+TW_TEST(a_member_that_leaves_is_there_or_gone) {
     tw_group own = member("engine");
     int status, invalid = 0;
     uint64_t refused = 0;
@@ -175,7 +176,7 @@ TW_TEST(memory_is_shared_where_it_is) {
     TW_CHECK_EQ(0, tw_group_unshare(&group, true));
     TW_CHECK(segment->opened == 43 && segment->series_count == 2);
     segment->opened++;
-    TW_CHECK_EQ(43, other->opened); /* it is nobody else's any more */
+    TW_CHECK_EQ(43, other->opened); /* it is no other's any more */
     const tw_shared shared = group.shared;
     tw_group_leave(&group);
     tw_segment_destroy(other);
@@ -207,7 +208,7 @@ TW_TEST(what_no_file_names_is_swept_when_it_is_old) {
     const tw_shared shared = group.shared;
     TW_CHECK(unlinkat(group.dir, group.name, 0) == 0);
     (void)tw_shared_remove_dead();
-    TW_CHECK(memory_is_there(&shared)); /* somebody has it mapped; and it is young */
+    TW_CHECK(memory_is_there(&shared)); /* it is mapped; and it is young */
     tw_segment_destroy(group.segment);
     (void)tw_shared_remove_dead();
     TW_CHECK(memory_is_there(&shared));
@@ -230,7 +231,7 @@ TW_TEST(a_file_that_was_removed_or_overwritten_is_made_again) {
     leave(&group);
 }
 
-/* What the file holds, as who cannot reach the memory reads it. */
+/* What the file holds, for readers that cannot reach the memory. */
 static bool is_copied(const tw_group *group) {
     const size_t used = tw_segment_used(group->segment);
     char *const copy = malloc(used);
@@ -333,8 +334,8 @@ TW_TEST(an_index_is_kept_for_life) {
     TW_CHECK_EQ(0, index_of(&c, "api")); /* each role counts for itself */
     TW_CHECK_EQ(1, index_of(&b, "engine"));
     leave(&a);
-    TW_CHECK_EQ(1, index_of(&b, "engine")); /* the older one went: it stays who it is */
-    TW_CHECK_EQ(0, index_of(&d, "engine")); /* the smallest that nobody living has */
+    TW_CHECK_EQ(1, index_of(&b, "engine")); /* the older one went: it keeps its index */
+    TW_CHECK_EQ(0, index_of(&d, "engine")); /* the smallest that no living one has */
     TW_CHECK_EQ(2, in_child(be_placed));    /* it ends there, without leaving */
     TW_CHECK_EQ(2, in_child(be_placed));
     TW_CHECK_EQ(2, index_of(&c, "engine")); /* another role, another index */
@@ -349,7 +350,7 @@ TW_TEST(an_index_waits_for_the_lock_or_not) {
     TW_CHECK_EQ(TW_GROUP_BUSY, tw_group_place(&group, "engine", false));
     const uint64_t before = tw_now_ns();
     TW_CHECK_EQ(0, group.segment->header.place);
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_place(&group, "engine", true)); /* who holds it may be stopped */
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_place(&group, "engine", true)); /* its holder may be stopped */
     TW_CHECK(tw_now_ns() - before >= 100 * TW_NS_PER_MS);
     TW_CHECK_EQ(1, group.segment->header.place);
     tw_group late = member("api"); /* joining, and what it counts, needs no lock */
@@ -361,7 +362,7 @@ TW_TEST(an_index_waits_for_the_lock_or_not) {
     leave(&group), leave(&late);
 }
 
-TW_TEST(an_index_that_is_none_is_not_believed) {
+TW_TEST(an_index_that_is_none_is_not_used) {
     tw_group liar = member("engine"), own = member("engine");
     const uint64_t lies[] = {0, TW_GROUP_INDEXES + 1, UINT64_MAX};
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
@@ -372,7 +373,7 @@ TW_TEST(an_index_that_is_none_is_not_believed) {
     leave(&own), leave(&liar);
 }
 
-TW_TEST(who_lives_in_another_pid_namespace_keeps_what_it_has) {
+TW_TEST(a_member_of_another_pid_namespace_keeps_what_it_has) {
     tw_group theirs = member("engine"), own = member("engine");
     TW_CHECK_EQ(0, index_of(&theirs, "engine"));
     theirs.segment->header.pid = 4000000, theirs.segment->header.pid_namespace++; /* no such process here */
@@ -385,7 +386,7 @@ static int take_an_index_each(void) {
     bool taken[65] = {false};
     for (int i = 0; i < 8; i++) {
         group[i] = member("engine");
-        /* Not patient: who was, and waited for 200 ms in vain, may take the index of another. */
+        /* Not patient: one that was, and waited for 200 ms in vain, may take the index of another. */
         while (tw_group_place(&group[i], "engine", false) == TW_GROUP_BUSY) usleep(1000);
     }
     for (int i = 0; i < 8; i++) {
@@ -423,7 +424,7 @@ TW_TEST(many_at_once_get_an_index_each) {
     tw_group_leave(&group);
 }
 
-TW_TEST(who_is_forgotten_leaves_its_file) {
+TW_TEST(a_member_that_is_forgotten_leaves_its_file) {
     tw_group group = member("api");
     char name[TW_GROUP_NAME];
     strcpy(name, group.name);
@@ -453,7 +454,7 @@ TW_TEST(only_what_has_certainly_ended_has) {
     TW_CHECK(tw_process_ended((uint64_t)pid, start));
 }
 
-/* ---- who is refused ---- */
+/* ---- what is refused ---- */
 
 TW_TEST(a_link_is_refused) {
     TW_CHECK(mkdir(other, 0700) == 0 && symlink(other, dir) == 0);
@@ -483,7 +484,7 @@ TW_TEST(a_parent_in_which_others_may_rename_is_refused) {
     tw_group_leave(&group);
 }
 
-TW_TEST(a_directory_of_somebody_else_is_refused) {
+TW_TEST(a_directory_of_another_user_is_refused) {
     if (geteuid() == 0) { /* only root can give one away */
         TW_CHECK(mkdir(dir, 0700) == 0 && chown(dir, 12345, 12345) == 0);
         TW_CHECK_EQ(TW_GROUP_NOT_OURS, refusal());

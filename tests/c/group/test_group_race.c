@@ -2,7 +2,7 @@
  * ThreadSanitizer; sound without it.
  *
  * It follows addresses, and a second mapping of a file has others. So members are threads with a handle and a segment of
- * their own, and who reads them does so through their own mappings; those that come and go map what they find. */
+ * their own, and readers have mappings of their own; those that come and go map what they find. */
 #include <pthread.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* Who is found in a group's directory, what a reader makes of files that lie, and whose pauses count for whom. */
+/* What is found in a group's directory, what a reader makes of files that lie, and whose pauses count for which. */
 #include "tailwatch/group/member_list.h"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ static tw_segment *member(tw_group *group, const char *role, uint64_t engine) {
     return group->segment;
 }
 
-/* A child that joins, says so, and lives until it is told to go; it dies without leaving. */
+/* A child that joins, reports it, and lives until it is to go; it dies without leaving. */
 typedef struct child { pid_t pid; int go; } child;
 
 static child start(const char *role, uint64_t engine, uint64_t pause_ns) {
@@ -63,7 +63,7 @@ static void reap(child c) {
 }
 
 static void stop(child c) {
-    if (write(c.go, "g", 1) != 1) abort(); /* later children hold copies of this end: closing it says nothing */
+    if (write(c.go, "g", 1) != 1) abort(); /* later children hold copies of this end: closing it sends nothing */
     reap(c);
 }
 
@@ -206,7 +206,7 @@ TW_TEST(an_overwritten_segment_is_left_out_until_it_is_one_again) {
     tw_group_leave(&theirs), tw_group_leave(&own);
 }
 
-/* ---- who cannot reach the memory ---- */
+/* ---- readers that cannot reach the memory ---- */
 
 /* The copy in its file is all that there is: as after a reboot, or in another IPC namespace. */
 static void lose_memory(const tw_group *group) {
@@ -242,7 +242,7 @@ TW_TEST(a_copy_is_read_again_when_it_has_changed) {
     tw_group_leave(&theirs), tw_group_leave(&own);
 }
 
-/* ---- files that somebody writes to ---- */
+/* ---- files that are written to ---- */
 
 static void overwrite(int dir_fd, const char *name, int how) {
     char random[4096];
@@ -284,7 +284,7 @@ TW_TEST(nothing_done_to_a_file_ends_a_process) {
             (void)tw_load(&tw_segment_series(segment, 0)->output_tokens);
         }
         own.segment->opened++, theirs.segment->opened++;
-        TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(new, own.dir, NULL)); /* who comes finds the dead one at least */
+        TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(new, own.dir, NULL)); /* a new list finds the dead one at least */
         TW_CHECK(new->n >= 1);
         (void)tw_merge_dead(own.dir, 1);
         tw_members_clear(new);
@@ -303,7 +303,7 @@ TW_TEST(nothing_done_to_a_file_ends_a_process) {
     tw_group_leave(&theirs), tw_group_leave(&own);
 }
 
-TW_TEST(who_joins_again_is_mapped_anew) {
+TW_TEST(a_member_that_joins_again_is_mapped_anew) {
     tw_group own, theirs;
     TW_CHECK(member(&own, "api", 0) != NULL && member(&theirs, "engine", 1) != NULL);
     tw_members *members = list();
@@ -355,7 +355,7 @@ TW_TEST(a_process_killed_while_it_collected_is_not_a_peer) {
     TW_CHECK_EQ(1, peer_set->n);
     TW_CHECK(!tw_peers_idle_since(peer_set, 0, tw_now_ns()));
     kill(engine.pid, SIGKILL);
-    reap(engine); /* nobody is left to read what stop() writes */
+    reap(engine); /* nothing is left to read what stop() writes */
     tw_members_peers(members, segment, peer_set);
     TW_CHECK_EQ(0, peer_set->n);
     TW_CHECK_EQ(1, members->n); /* what it measured counts */

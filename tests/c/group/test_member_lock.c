@@ -1,4 +1,4 @@
-/* How long a member's lock lasts, and whom it makes a process of another PID namespace seem to be. */
+/* How long a member's lock lasts, and what a process of another PID namespace reads off it. */
 #include "tailwatch/group/member_lock.h"
 
 #include <fcntl.h>
@@ -64,7 +64,7 @@ TW_TEST(without_a_lock_it_may_live) {
     tw_group_forget(&group);
 }
 
-/* A killed member of another namespace, beside a living one: a reader's list tells them apart, and one is folded. */
+/* A killed member of another namespace, beside a living one: a reader's list distinguishes them, and one is folded. */
 TW_TEST(it_ends_with_its_process) {
     const pid_t pid = fork();
     if (pid == 0) {

@@ -180,7 +180,7 @@ TW_TEST(what_was_before_an_exec_is_dead) {
     tw_group_forget(&own);
 }
 
-/* Who lives in another pid namespace, or lived before the boot, cannot be told from here. */
+/* What lives in another pid namespace, or lived before the boot, cannot be seen from here. */
 TW_TEST(what_cannot_be_judged_stays) {
     char name[TW_GROUP_NAME];
     killed("engine", name);
@@ -220,7 +220,7 @@ TW_TEST(a_file_that_was_merged_and_still_stands_counts_once) {
     check_sum(2);
 }
 
-TW_TEST(a_retired_that_was_never_finished_is_nobody_s) {
+TW_TEST(a_retired_that_was_never_finished_is_removed) {
     killed("engine", NULL);
     const int file = open(in("merge.tmp"), O_CREAT | O_WRONLY, 0600);
     TW_CHECK(write(file, "half", 4) == 4);
@@ -286,7 +286,7 @@ TW_TEST(without_room_the_dead_stay_as_they_are) {
     check_sum(1);
 }
 
-/* Each joins, is killed, and is merged by whoever comes first, while a reader looks. */
+/* Each joins, is killed, and is merged by the first that comes, while a reader looks. */
 TW_TEST(many_that_merge_and_die_at_once_lose_nothing) {
     killed("engine", NULL);
     pid_t mergers[4];
@@ -366,7 +366,7 @@ static void die_while_sharing(void) {
 }
 
 /* Else its half would be merged. */
-TW_TEST(who_dies_while_sharing_has_made_no_file) {
+TW_TEST(a_process_that_dies_while_sharing_has_made_no_file) {
     const pid_t pid = fork();
     if (pid == 0) die_while_sharing();
     int status = 0;

@@ -1,4 +1,5 @@
-/* The sum of the dead: a snapshot of it is the snapshot of whom it holds, and a list that lies is no retired segment. */
+/* The sum of the dead: a snapshot of it is the snapshot of those it holds, and a list that lies is no retired segment.
+ * */
 #include "tailwatch/group/retired_segment.h"
 
 #include <sys/mman.h>
@@ -247,7 +248,7 @@ TW_TEST(a_retired_has_the_name_of_its_dead) {
     }
 }
 
-TW_TEST(a_list_remembers_the_last) {
+TW_TEST(a_list_keeps_the_last) {
     static tw_retired_list list;
     for (uint64_t i = 0; i < 1000; i++) {
         const tw_group_id id = {i, 1, 2};

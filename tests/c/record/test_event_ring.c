@@ -87,7 +87,7 @@ TW_TEST(a_ring_that_wrapped_keeps_the_newest_and_counts_the_rest) {
     tear_down(&f);
 }
 
-TW_TEST(a_reader_that_falls_behind_knows_what_it_missed) {
+TW_TEST(a_reader_that_falls_behind_counts_what_it_missed) {
     fixture f;
     tw_ring_event events[EVENTS];
     uint64_t next = 0, lost = 0;

@@ -1,6 +1,6 @@
 /* A ring that is read while it is written, with threads that take turns at the GIL. Run it under the thread sanitizer too.
  *
- * Event n of a request says so four times, so that any copy can be checked by itself.
+ * Event n of a request has its number four times, so that any copy can be checked by itself.
  */
 #include <pthread.h>
 #include <sched.h>

@@ -73,7 +73,7 @@ TW_TEST(ids_that_would_have_to_be_escaped_are_none) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) TW_CHECK(!tw_exemplar_id_is_good(bad[i]));
 }
 
-/* Its writer was killed in the middle: nobody reads it, and the next writer makes it whole. */
+/* Its writer was killed in the middle: nothing reads it, and the next writer makes it whole. */
 TW_TEST(one_that_is_half_written_is_not_read) {
     static tw_exemplar table[TW_EXEMPLARS];
     tw_exemplar last;

@@ -20,7 +20,7 @@ TW_TEST(each_number_has_a_name_and_no_other_has_one) {
     TW_CHECK_STR("external", tw_collection_reason_name(TW_COLLECTION_EXTERNAL));
 }
 
-/* A policy that is told of slices counts what the pace counts. */
+/* A policy that is given slices counts what the pace counts. */
 TW_TEST(slices_are_counted_as_the_pace_has_them) {
     tw_pace pace = {0};
     tw_policy policy = {0};

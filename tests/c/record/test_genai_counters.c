@@ -1,4 +1,4 @@
-/* What OTLP wants beside: answered requests apart, failed ones by why, in a place behind each label set. */
+/* What OTLP needs beside: answered requests apart, failed ones by why, in a place behind each label set. */
 #include "tailwatch/record/genai_counters.h"
 
 #include "tailwatch/aggregate/snapshot.h"
@@ -73,7 +73,7 @@ TW_TEST(a_brief_histogram_reads_as_a_whole_one) {
 static uint64_t count_of(const tw_counts *c) { return c ? c->count : 0; }
 
 /* Every reason that is a failure has a name of its own or shares one with its like. */
-TW_TEST(requests_are_told_apart_by_how_they_ended) {
+TW_TEST(requests_are_counted_apart_by_how_they_ended) {
     tw_segment *g = served_segment(4);
     serve(g, "m", 3, 200, TW_END_FINISHED);
     serve(g, "m", 1, 200, TW_END_FINISHED);
@@ -116,8 +116,8 @@ TW_TEST(a_segment_made_without_keeps_nothing) {
     tw_segment_destroy(g);
 }
 
-/* Who reads somebody else's segment goes by its stride, and refuses one that is none. */
-TW_TEST(the_header_says_how_far_label_sets_are_apart) {
+/* A reader of another's segment goes by its stride, and refuses one that is none. */
+TW_TEST(the_header_has_how_far_label_sets_are_apart) {
     tw_segment *g = served_segment(3);
     TW_CHECK_EQ(3 * sizeof(tw_served) + segment_bytes(3), g->header.bytes);
     TW_CHECK_EQ(sizeof(tw_series) + sizeof(tw_served), g->header.series_bytes);
@@ -133,7 +133,7 @@ TW_TEST(the_header_says_how_far_label_sets_are_apart) {
     tw_segment_destroy(g);
 }
 
-/* Of two processes, one without: the sum is that of who has it, and a difference is what came since. */
+/* Of two processes, one without: the sum is that of the other, and a difference is what came since. */
 TW_TEST(snapshots_merge_and_subtract_it) {
     tw_segment *a = served_segment(4), *b;
     TW_REQUIRE(tw_segment_create(&b, "api", 4, false, NULL, 0) == 0);

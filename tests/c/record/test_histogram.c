@@ -64,7 +64,7 @@ TW_TEST(bounds) {
     }
 }
 
-/* Slots follow each other without a gap, and a value at either side of an edge is in the slot that says so. */
+/* Slots follow each other without a gap, and a value at either side of an edge is in its slot. */
 TW_TEST(edges) {
     for (int kind = 0; kind < TW_LAYOUTS; kind++) {
         const tw_layout *layout = tw_layout_of(kind);

@@ -105,7 +105,7 @@ TW_TEST(start_time_whatever_the_command_is_called) {
     TW_CHECK_EQ(expected, start_time_named("((("));
 }
 
-TW_TEST(valid_knows_its_own) {
+TW_TEST(valid_accepts_its_own) {
     tw_segment *g = segment_of(4, "api");
     size_t bytes = tw_segment_used(g); /* one label set of four: what a file holds */
     TW_CHECK_EQ(segment_bytes(1), bytes);

@@ -218,7 +218,7 @@ TW_TEST(a_curve_that_falls_has_none) {
     TW_CHECK_EQ(TW_HEALTHY_NO_INFLECTION, find(S0 + 10 * SECOND).verdict);
 }
 
-TW_TEST(few_data_and_one_level_are_said) {
+TW_TEST(few_data_and_one_level_are_verdicts) {
     clear();
     tw_healthy h = find(S0);
     TW_CHECK_EQ(TW_HEALTHY_FEW_DATA, h.verdict);
@@ -251,14 +251,14 @@ TW_TEST(two_meanings_of_concurrency_do_not_mix) {
     TW_CHECK_NEAR(40, h.streams, 2);
 }
 
-TW_TEST(old_data_count_for_nobody) {
+TW_TEST(old_data_do_not_count) {
     clear();
     line(&ttfts, 60, 50000, 0, 24, 8000, S0);
     TW_CHECK_EQ(TW_HEALTHY_FOUND, find(S0 + (TW_TTFT_FORGET_S - 10) * SECOND).verdict);
     TW_CHECK_EQ(TW_HEALTHY_FEW_DATA, find(S0 + (TW_TTFT_FORGET_S + 20) * SECOND).verdict);
 }
 
-TW_TEST(times_ahead_count_for_nobody) {
+TW_TEST(times_ahead_do_not_count) {
     clear();
     line(&ttfts, 60, 50000, 0, 24, 8000, S0 + 100 * SECOND);
     TW_CHECK_EQ(TW_HEALTHY_FEW_DATA, find(S0).verdict);

@@ -34,7 +34,7 @@ static void end(tw_host *host) {
 TW_TEST(what_was_throttled_between_two_looks_is_a_span) {
     tw_host *host = host_with("nr_periods 5\nnr_throttled 2\nthrottled_time 7000000\n");
     tw_host_span span;
-    tw_throttled_note(host, &host->by_loop, 100 * MS); /* what was before the first look is nobody's */
+    tw_throttled_note(host, &host->by_loop, 100 * MS); /* what was before the first look does not count */
     TW_CHECK_EQ(0, host->by_loop.head);
     tw_throttled_note(host, &host->by_loop, 150 * MS);
     TW_CHECK_EQ(0, host->by_loop.head);

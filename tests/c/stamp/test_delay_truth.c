@@ -20,7 +20,7 @@ typedef enum law { FIXED, GAUSS_10, GAUSS_25, LOGNORMAL, EXPONENTIAL, LONG_5, LO
 static const char *const LAW[] = {"fixed", "gauss 10 %", "gauss 25 %", "lognormal", "exponential", "5 % long gaps",
                                   "25 % long gaps", "2 messages a step", "3 messages a step", "drift"};
 
-/* What the process knows of when a token was ready: the loop slept; it was busy; it has no clock. */
+/* What the process has of when a token was ready: the loop slept; it was busy; it has no clock. */
 typedef enum knowledge { SLEPT, BUSY, NO_CLOCK, KNOWLEDGES } knowledge;
 static const char *const KNOWLEDGE[] = {"known", "busy loop", "no clock"};
 

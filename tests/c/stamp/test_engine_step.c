@@ -181,7 +181,7 @@ TW_TEST(times_that_run_back_count_as_none) {
     end(&b);
 }
 
-/* What the rule says, over random loops of one thread, counted another way. */
+/* By the rule, over random loops of one thread, counted another way. */
 TW_TEST(the_gap_rule_holds_for_random_loops) {
     uint64_t state = 4242;
     bench b = begin();
@@ -211,7 +211,7 @@ TW_TEST(the_gap_rule_holds_for_random_loops) {
 
 /* ---- pauses ---- */
 
-TW_TEST(a_pause_is_booked_where_it_fell_and_on_whom) {
+TW_TEST(a_pause_is_booked_where_it_fell_and_on_its_requests) {
     bench b = begin();
     step(&b, S0, S0 + 10 * MS, 4, 7);
     pause_at(&b, TW_CAUSE_GC2, S0 + 11 * MS, S0 + 14 * MS); /* half in the gap, half in the step */

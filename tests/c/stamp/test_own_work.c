@@ -47,7 +47,7 @@ static void pass(uint64_t cpu, uint64_t run_delay, uint64_t idle) {
 
 static uint32_t name(const char *text) { return tw_name_intern(&g->host.names, text, strlen(text)); }
 
-/* A handle of a task, as the clock of the handles notes it; request: 0 for that of nobody. */
+/* A handle of a task, as the clock of the handles notes it; request: 0 for that of none. */
 static void handle_runs(const char *of, uint64_t task, uint64_t request, uint64_t cpu, uint64_t run_delay) {
     const uint64_t from = now.at_ns, to = from + cpu + run_delay;
     const tw_host_span span = {0, from, to, tw_span_what(TW_SPAN_HANDLE, number, TW_MEASURED), name(of), task,

@@ -261,7 +261,7 @@ TW_TEST(tpot_of_one_message_is_not_known) {
         TW_CHECK_EQ(0, counts_of(&s.series->tpot).count);
         TW_CHECK_EQ(1, s.series->reasons[TW_REASON_GOOD]);
 
-        open_at(&s, g, 0); /* not known, so nothing says that the bound was kept */
+        open_at(&s, g, 0); /* not known, so nothing shows that the bound was kept */
         tw_stream_token(&s, 5 * MS, usage ? 1 : 7, 0);
         if (usage) tw_stream_usage(&s, 7);
         tw_stream_close(&s, 9 * MS, TW_END_ERROR);
@@ -330,7 +330,7 @@ TW_TEST(tpot_is_per_choice) {
     tw_segment *g = segment_of(&NO_SLO, 0);
     tw_stream s;
     open_at(&s, g, 0);
-    tw_stream_token(&s, 10 * MS, 1, 2); /* choice 0 is not the first to speak */
+    tw_stream_token(&s, 10 * MS, 1, 2); /* choice 0 is not the first */
     tw_stream_token(&s, 11 * MS, 1, 0);
     tw_stream_token(&s, 20 * MS, 1, 2);
     tw_stream_token(&s, 41 * MS, 2, 0);
@@ -342,7 +342,7 @@ TW_TEST(tpot_is_per_choice) {
     TW_CHECK_EQ(10 * MS + 15 * MS, tpot.sum_low);
     TW_CHECK_EQ(3, counts_of(&s.series->itl).count);
 
-    open_at(&s, g, 0); /* nobody knows whose the missing tokens are */
+    open_at(&s, g, 0); /* whose the missing tokens are is not known */
     steady(&s, MS, MS, 3);
     tw_stream_token(&s, 5 * MS, 1, 1);
     tw_stream_token(&s, 6 * MS, 1, 1);
@@ -458,7 +458,7 @@ TW_TEST(an_abandoned_wait_is_one_before_the_first_token) {
     tw_segment_destroy(g);
 }
 
-TW_TEST(slow_clients_are_told_apart) {
+TW_TEST(slow_clients_are_counted_apart) {
     tw_segment *g = segment_of(&NO_SLO, 30 * MS);
     tw_stream s;
     open_at(&s, g, 0);
@@ -476,7 +476,7 @@ TW_TEST(slow_clients_are_told_apart) {
     tw_segment_destroy(g);
 }
 
-TW_TEST(slow_records_say_whose_they_are) {
+TW_TEST(slow_records_have_their_request) {
     tw_segment *g = segment_of(&NO_SLO, 30 * MS);
     tw_stream s;
     const char *trace = "0af7651916cd43dd8448eb211c80319c";
@@ -1145,7 +1145,7 @@ TW_TEST(overlap_and_late_match_brute_force) {
     free(o);
 }
 
-/* Stamps outside pauses: what streams were charged is what pauses and slow records say. */
+/* Stamps outside pauses: what streams were charged is what pauses and slow records hold. */
 TW_TEST(stream_time_is_conserved) {
     enum { PAUSES = 120 };
     tw_segment *g = segment_of(&NO_SLO, 1);
@@ -1190,7 +1190,7 @@ TW_TEST(stream_time_is_conserved) {
 
 /* ---- fluidity ---- */
 
-/* One deadline after the other, as the paper tells it: {slack, missed, total}. */
+/* One deadline after the other, as in the paper: {slack, missed, total}. */
 typedef struct fluid {
     int64_t slack, missed, total;
 } fluid;

@@ -14,7 +14,7 @@ typedef struct race {
     uint64_t done; /* by the writer, released */
 } race;
 
-/* A slow gap carries its own length as its request id, so that a reader can tell a record made of two. */
+/* A slow gap carries its own length as its request id, so that a reader finds a record made of two. */
 static void slow_gap(tw_stream *s, uint64_t *now, uint64_t gap) {
     char id[32];
     int len = snprintf(id, sizeof id, "%" PRIu64, gap);

@@ -1,4 +1,5 @@
-/* What becomes of a trace file's events: their counts, whose pauses delayed whom, and what is said of what is lost. */
+/* What becomes of a trace file's events: their counts, which pauses delayed what, and what is reported of what is lost.
+ * */
 #include "tailwatch/trace/trace_export.h"
 #include "tailwatch/attribute/engine_id.h"
 
@@ -77,7 +78,7 @@ TW_TEST(delays_come_from_those_that_streams_wait_for) {
     }
 }
 
-TW_TEST(of_several_engines_the_api_knows_which) {
+TW_TEST(of_several_engines_only_the_bound_one_delays) {
     made_trace api, engine[2];
     made_begin(&api, "api", 42, 4096);
     put_request(&api, 0, 1, T0, 2);
@@ -93,8 +94,8 @@ TW_TEST(of_several_engines_the_api_knows_which) {
     for (int i = 0; i < 2; i++) made_free(&engine[i]);
 }
 
-TW_TEST(a_delay_says_whose_pauses_count) {
-    /* Two engines, a rank of the first one, and one that does not say what it works for: all stand still at once. */
+TW_TEST(a_delay_has_the_pauses_that_count) {
+    /* Two engines, a rank of the first one, and one that publishes no unit: all stand still at once. */
     static const uint64_t engines[] = {TW_ENGINE_NUMBER | 0, TW_ENGINE_NUMBER | 1, TW_ENGINE_LIKE | 43, 0};
     static const struct { uint64_t engine; uint64_t arrows; } cases[] = {
         {TW_ENGINE_NUMBER | 0, 3}, {TW_ENGINE_NUMBER | 1, 2}, {TW_ENGINE_ITSELF | 77, 1}, {0, 4}};
@@ -130,7 +131,7 @@ TW_TEST(short_pauses_and_inner_ones_have_no_arrows) {
     made_free(&m);
 }
 
-TW_TEST(a_ring_that_wrapped_says_what_it_lost) {
+TW_TEST(a_ring_that_wrapped_counts_what_it_lost) {
     made_trace m;
     made_begin(&m, "api", 42, 256);
     for (uint64_t i = 1; i <= 40; i++) put_request(&m, 0, i, T0 + i * 30 * MS, 10);

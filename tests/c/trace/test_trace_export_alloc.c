@@ -98,7 +98,7 @@ static void fail_each(int format) {
         fail_at = i;
         const int answer = attempt(files, format, &out);
         fail_at = 0;
-        TW_CHECK(answer == ENOMEM || answer == 0); /* 0: what has no room for arrows leaves them out, and says so */
+        TW_CHECK(answer == ENOMEM || answer == 0); /* 0: what has no room for arrows leaves them out, and reports it */
         refused += answer == ENOMEM;
         TW_CHECK_EQ(0, living);
         free(out.bytes);

@@ -1,5 +1,5 @@
-/* Trace files that lie: whatever their words say, an export ends, reads nothing outside (the sanitizers see it), and what
- * it writes is a whole file. */
+/* Trace files that lie: whatever their words are, an export ends, reads nothing outside (the sanitizers see it), and
+ * what it writes is a whole file. */
 #include "trace_tools.h"
 
 #define ROUNDS 150

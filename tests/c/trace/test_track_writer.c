@@ -1,4 +1,5 @@
-/* Bytes of a timeline: sizes that are promised, names sent once, points that are refused, failures that are told. */
+/* Bytes of a timeline: sizes that are promised, names sent once, points that are refused, failures that are reported.
+ * */
 #include "tailwatch/trace/track_writer.h"
 
 #include <errno.h>
@@ -160,7 +161,7 @@ TW_TEST(bytes_leave_in_bounded_chunks) {
     }
 }
 
-TW_TEST(a_writer_that_refuses_is_told) {
+TW_TEST(a_writer_that_refuses_is_reported) {
     one_row r;
     start(&r, TW_TIMELINE_PERFETTO);
     r.out.most = 1;
@@ -174,7 +175,7 @@ TW_TEST(a_writer_that_refuses_is_told) {
     free(r.out.bytes);
 }
 
-TW_TEST(a_descriptor_says_why_it_takes_nothing) {
+TW_TEST(a_descriptor_that_takes_nothing_has_an_error) {
     int ends[2];
     TW_REQUIRE(pipe(ends) == 0);
     tw_timeline *t;

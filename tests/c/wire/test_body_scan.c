@@ -204,7 +204,7 @@ TW_TEST(usage_is_read_where_it_belongs) {
                        "data: {\"choices\":[],\"usage\":{\"completion_tokens\":3}}\n\n").usage);
 }
 
-TW_TEST(model_is_told_once) {
+TW_TEST(model_is_given_once) {
     TW_CHECK_STR("a/b", data("{\"model\":\"a\\/b\",\"x\":{\"model\":\"c\"}}").model);
     TW_CHECK_STR("m",
         data("{\"x\":{\"model\":\"c\"},\"response\":{\"model\":\"m\"},\"type\":\"response.created\"}").model);
@@ -295,7 +295,7 @@ TW_TEST(model_of_a_split_event_is_no_shape) {
 #undef REST
 }
 
-/* Shows who answered: what the scanner remembers says choice 50 and up from now on. */
+/* Shows which path answered: what the scanner remembers is choice 50 and up from now on. */
 static void mark_shapes(tw_scan *scan) {
     for (uint32_t i = 0; i < scan->shapes; i++)
         for (uint32_t j = 0; j < scan->shape[i].events; j++) scan->shape[i].choice[j] += 50;
@@ -393,7 +393,7 @@ TW_TEST(numbered_events_take_the_short_way) {
 }
 
 /* Which choice it is, and how many tokens, are numbers as well. */
-TW_TEST(numbers_that_say_something_are_not_passed_over) {
+TW_TEST(numbers_that_matter_are_not_passed_over) {
     TW_CHECK(!takes_short_way(CHOICE(1, "a"), CHOICE(2, "b")));
     TW_CHECK(!takes_short_way("data: {\"text\":\"a\",\"meta_info\":{},\"index\":1}\n\n",
                               "data: {\"text\":\"a\",\"meta_info\":{},\"index\":2}\n\n"));

@@ -97,7 +97,7 @@ TW_TEST(any_bytes_cut_anywhere) {
 }
 
 /* A role, a comment and an empty delta are chunks and no content. */
-TW_TEST(chunk_and_content_are_told_apart) {
+TW_TEST(chunk_and_content_are_distinguished) {
     tw_answer answer;
     begin(&answer, 1, 0, 0);
     feed_text(&answer, ": hello\n\ndata: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n", 10);
@@ -128,7 +128,7 @@ TW_TEST(a_message_counts_when_it_is_whole) {
     tw_answer_free(&answer);
 }
 
-/* token_ids say how many tokens a message holds; choices keep their own times. */
+/* token_ids give how many tokens a message holds; choices keep their own times. */
 TW_TEST(tokens_and_choices) {
     tw_answer answer;
     begin(&answer, 1, 0, 0);
@@ -147,7 +147,7 @@ TW_TEST(tokens_and_choices) {
     tw_answer_free(&answer);
 }
 
-/* Compressed bytes, and what nobody said the framing of, are counted and not read. */
+/* Compressed bytes, and those without a framing, are counted and not read. */
 TW_TEST(an_opaque_body_has_no_content) {
     tw_answer answer;
     tw_answer_init(&answer);

@@ -283,7 +283,7 @@ TW_TEST(a_byte_of_no_character_becomes_the_replacement_character) {
     }
 }
 
-/* No ASCII by another name: a frame tells by its length whether a text needs an escape. */
+/* No ASCII by another name: a frame shows by its length whether a text needs an escape. */
 TW_TEST(overlong_forms_are_no_characters) {
     static const char text[] = "\xc0\x88", expected[] = "\\ufffd\\ufffd";
     for (size_t e = 0; e < 2; e++) {

@@ -1,4 +1,4 @@
-"""The test's own hands in each process of a server: it does what a file tells it to, and keeps a log of its own.
+"""The test's own hands in each process of a server: it does what a file asks, and keeps a log of its own.
 
 An order is a file ``PID.do`` in the directory, the answer is ``PID.done``. Each pause is timed here by the clock alone,
 without tailwatch, from outside: the calls between the two times are made in C, so that no other thread can get the GIL
@@ -104,7 +104,7 @@ _ORDERS: dict[str, Callable[[float], dict[str, Any]]] = {
 
 
 class AtUvicorn(MetaPathFinder):
-    """Puts our stamps around whatever ``Config.load`` of uvicorn leaves to be served, outside of everybody else's."""
+    """Puts our stamps around whatever ``Config.load`` of uvicorn leaves to be served, outside of all others."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory

@@ -82,12 +82,12 @@ typedef struct tw_snapshot_engine {
     uint32_t last_count;
 } tw_snapshot_engine;
 
-/* A process in the snapshot: what carries the label `process`. Who had this role and index before it, and is dead,
+/* A process in the snapshot: what carries the label `process`. What had this role and index before it, and is dead,
  * counts here too: so what a name has counted never goes back. */
 typedef struct tw_snapshot_process {
     char role[TW_ROLE_WORDS * 8];
     uint64_t index;                          /* among those of its role; for life */
-    uint64_t lives;                          /* 0: all who had the name are dead */
+    uint64_t lives;                          /* 0: all that had the name are dead */
     uint64_t created_unix_ns;                /* created_ns as time of day */
     uint64_t pid, created_ns;                /* pid: the living one's, else the last known of the dead, 0 if none is;
                                                 created: the first's */
@@ -99,7 +99,7 @@ typedef struct tw_snapshot_process {
     uint64_t last_stop_ns;
     uint64_t standing_ns;                    /* how long it had been standing still then; 0: it was not */
     uint64_t standing_cause;                 /* tw_cause; nothing where standing_ns is 0 */
-    tw_policy policy;                        /* counts of all who had the name; now: the living one's */
+    tw_policy policy;                        /* counts of all that had the name; now: the living one's */
     tw_snapshot_step *steps;                 /* those that it made, as they are named; NULL: none. A window of the past
                                                 (tw_history_window) has none */
     uint32_t step_count;

@@ -1,4 +1,4 @@
-/* What a wait for a token was made of, by the chain of instants that its process knows:
+/* What a wait for a token was made of, by the chain of instants that its process has:
  *
  *     the engine's stamp K  ->  received R  ->  processed P  ->  sent S        gap = dK + d(R-K) + d(P-R) + d(S-P)
  *

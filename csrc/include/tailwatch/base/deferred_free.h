@@ -1,4 +1,4 @@
-/* Giving large files back without standing in anybody's way.
+/* Giving large files back without delaying other work.
  *
  * The last close of a file in memory frees all of it inside the kernel, 0.15 ms a MiB, and keeps its core for a whole time
  * slice against a thread that wakes on it (see yield.h). A thread of the lowest priority is made way for at once.

@@ -18,7 +18,7 @@ TW_BEGIN_C
 typedef enum tw_group_problem {
     TW_GROUP_FINE,
     TW_GROUP_SYSTEM,      /* see errno */
-    TW_GROUP_NOT_OURS,    /* the directory, or a file in it, belongs to somebody else */
+    TW_GROUP_NOT_OURS,    /* the directory, or a file in it, belongs to another user */
     TW_GROUP_LINK,        /* it is a symbolic link, or a file in it has two names */
     TW_GROUP_OPEN,        /* others may write to it, or could put another in its place */
     TW_GROUP_NO_DIR,      /* it is no directory */

@@ -1,17 +1,18 @@
 /* Memory that the processes of one server share, and that outlives them. A file names it, and holds a copy.
  *
- * Whoever may write to a file may truncate it, and an access behind its end is death by SIGBUS. So nothing is accessed
- * through a mapping of a file: the memory is a System V segment, which has a number instead of a file. Nobody can shorten
- * it, it stays when its processes are killed, and it counts against no limit of /dev/shm. The file that names it is read
- * and never mapped:
+ * A process that may write to a file may truncate it, and an access behind its end is death by SIGBUS. So nothing is
+ * accessed through a mapping of a file: the memory is a System V segment, which has a number instead of a file. Nothing
+ * can shorten it, it stays when its processes are killed, and it counts against no limit of /dev/shm. The file that
+ * names it is read and never mapped:
  *
  *     [0, bytes)    a copy of the memory, as old as the last tw_shared_save(); pages of zeros, and what was never saved,
  *                   are holes
  *     [bytes, end)  a tw_shared: which segment it is
  *
- * Who shares the directory but not the IPC namespace, or comes when the memory is gone, reads the copy. Whatever is done
- * to the file costs at most what it holds. Where the system refuses such segments (a seccomp filter, a sandbox, their
- * number: kernel.shmmni), the file itself is mapped, as tw_shared.id shows, and truncating it is then death.
+ * A reader that shares the directory but not the IPC namespace, or comes when the memory is gone, reads the copy.
+ * Whatever is done to the file costs at most what it holds. Where the system refuses such segments (a seccomp filter, a
+ * sandbox, their number: kernel.shmmni), the file itself is mapped, as tw_shared.id shows, and truncating it is then
+ * death.
  *
  * Segments whose file is gone, and that no process is attached to, are removed by tw_shared_remove_dead().
  */
@@ -50,18 +51,18 @@ void *tw_shared_map(const tw_shared *shared, int file, void *at, bool to_write);
  * copy before its first word, which is written last. */
 bool tw_shared_save(int file, const tw_shared *shared, const void *memory, size_t used);
 
-/* The file names no memory any more, and is its last copy: nobody else comes to use the memory. */
+/* The file names no memory any more, and is its last copy: no process comes to use the memory. */
 bool tw_shared_unname(int file, const tw_shared *shared);
 
-/* Nobody writes to the memory any more: all of it is copied into the file, which is then the only copy. Where the file has
- * no room, both stay as they are. */
+/* Nothing writes to the memory any more: all of it is copied into the file, which is then the only copy. Where the file
+ * has no room, both stay as they are. */
 void tw_shared_settle(int dir, const char *name);
 
 /* What a file names, to be read: *live, or a copy as the file holds it, which is the reader's own memory. A file that
  * names no memory is such a copy itself. munmap(*out, *bytes) gives it back. */
 tw_group_problem tw_shared_open(int dir, const char *name, void **out, size_t *bytes, bool *live);
 
-/* Removes a file, and the memory that it names: whoever has it mapped keeps it. False: the file is still there. */
+/* Removes a file, and the memory that it names; mappings of it stay. False: the file is still there. */
 bool tw_shared_remove(int dir, const char *name);
 
 /* Removes the memory that the files of a directory name: before the directory is removed. */

@@ -42,7 +42,7 @@ typedef enum tw_slice_reason {
     TW_SLICE_REQUEST_END,  /* a request was over, and no other in flight */
     TW_SLICE_OVERDUE,  /* none of these for too long */
     TW_SLICE_MEMORY_LIMIT,  /* a memory limit was met */
-    TW_SLICE_REQUESTED,    /* somebody asked for it */
+    TW_SLICE_REQUESTED,    /* it was asked for */
     TW_SLICE_REASONS
 } tw_slice_reason;
 
@@ -122,7 +122,7 @@ void tw_pace_want_cycle(tw_pace *p);
 /* A wait for events took so long. May be called beside the others, by one thread at a time. */
 void tw_pace_wait(tw_pace *p, uint64_t ns);
 
-/* No slice of a kind fitted: what was dear may not stay so, and is believed a little less. */
+/* No slice of a kind fitted: what was dear may not stay so, and counts a little less. */
 void tw_pace_unfit(tw_pace *p, tw_walk walk);
 
 /* What 1024 looks are predicted to cost, ns: the second dearest of the last slices of that kind. */
@@ -131,7 +131,7 @@ uint64_t tw_pace_cost(const tw_pace *p, tw_walk walk);
 /* Of the dearest kind that there was; of none, what it is taken to be at first. */
 uint64_t tw_pace_dearest(const tw_pace *p);
 
-/* What a collection of so many young objects is predicted to take, ns, whatever the walks cost lately: a price that somebody
+/* What a collection of so many young objects is predicted to take, ns, whatever the walks cost lately: a price that was
  * raised by delaying a slice must not have them wait, as they become more meanwhile. */
 uint64_t tw_pace_young_ns(const tw_pace *p, size_t young);
 
@@ -140,14 +140,14 @@ uint64_t tw_pace_young_ns(const tw_pace *p, size_t young);
 size_t tw_pace_of_a_dead(const tw_pace *p);
 
 /* How much longer a wait that has lasted so long is predicted to last, ns: what four in five of those remembered did
- * that lasted as long; at least TW_PACE_LEAST_NS, for a slice that delays nobody noticeably. */
+ * that lasted as long; at least TW_PACE_LEAST_NS, for a slice that delays nothing noticeably. */
 uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns);
 
 /* Looks for a slice that is to be over in left_ns, with so many young ones to look at beside them; -1: none
  * fits, or none is due. far: one that takes has room to go as far beyond as any of the last did. */
 int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t left_ns, int far);
 
-/* Whether the young are so many that they must be collected where nobody waits for events. */
+/* Whether the young are so many that they must be collected where nothing waits for events. */
 static inline int tw_pace_many_young(size_t young) { return young >= 8 * TW_PACE_YOUNG; }
 
 /* Whether a cycle under way is to be over by now; or the backlog so large that a slice must be made there, too. */

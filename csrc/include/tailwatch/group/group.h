@@ -1,13 +1,13 @@
 /* The processes of one server: a directory that they share, with one file for the segment of each.
  *
  *     DIR/PID-START-JOINED.seg   names a segment (segment.h, base/shared_memory.h) and holds a copy of it; START is field
- *                                22 of /proc/PID/stat, JOINED when it joined: who leaves and joins again, or becomes
- *                                another program by exec(), has another file
+ *                                22 of /proc/PID/stat, JOINED when it joined: a member that leaves and joins again, or
+ *                                becomes another program by exec(), has another file
  *     DIR/PID-START-JOINED.trace what that process recorded (event_ring.h), where it records; it stays when the process dies
  *     DIR/PID-START-JOINED.gc    what an operator asks of its collector (tailwatch/gc/remote_commands.py)
  *     DIR/ROLE-INDEX.gone        a retired segment (retired_segment.h): the sum of the dead of that name, whose files are gone
  *     DIR/index.lock             held, by flock(), for as long as an index is given
- *     DIR/merge.tmp              a retired segment that is being made, or was when its maker died: nobody reads it
+ *     DIR/merge.tmp              a retired segment that is being made, or was when its maker died: never read
  *
  * Nothing in the directory is believed: what is not a plain file of this user, of mode 0600, with one name and the
  * size it gives, is not opened, and no file is mapped. Joining needs no lock; the dead are merged under flock() of the
@@ -31,7 +31,7 @@ typedef struct tw_group {
     tw_segment *segment;  /* shared, until it is not any more; NULL: it is not yet */
     tw_shared shared;     /* what its file names */
     uint64_t segment_ino; /* of the file */
-    void *hold;           /* a mapping of the file that nobody may access: it keeps the lock */
+    void *hold;           /* a mapping of the file without access: it keeps the lock */
     char name[TW_GROUP_NAME];         /* of the file */
     char placed[TW_ROLE_WORDS * 8];   /* the role that its index is of; "": it has none */
 } tw_group;
@@ -39,7 +39,7 @@ typedef struct tw_group {
 /* What became of the directory that a member holds. */
 typedef enum tw_group_hold {
     TW_GROUP_HELD,
-    TW_GROUP_LOST,    /* the descriptor was closed by somebody else, and its number may mean another file */
+    TW_GROUP_LOST,    /* the descriptor was closed by other code, and its number may mean another file */
     TW_GROUP_REMOVED, /* it is in no file system any more */
 } tw_group_hold;
 
@@ -51,18 +51,18 @@ tw_group_problem tw_group_join(tw_group *group, const char *dir);
  * stamped survives the process. */
 tw_group_problem tw_group_share(tw_group *group, tw_segment *segment);
 
-/* Whether the memory is a mapped file, since the system refused another: who truncates it ends this process. */
+/* Whether the memory is a mapped file, since the system refused another: truncating it ends this process. */
 static inline bool tw_group_is_file(const tw_group *group) { return group->segment != NULL && group->shared.id == 0; }
 
-/* Copies the segment into its file, for who cannot reach the memory; mends the file, or makes it again, where somebody
- * has overwritten or removed it. About 1 ms; any thread, beside the writer. False: the file is no copy. */
+/* Copies the segment into its file, for readers that cannot reach the memory; mends the file, or makes it again, where
+ * it was overwritten or removed. About 1 ms; any thread, beside the writer. False: the file is no copy. */
 bool tw_group_save(tw_group *group);
 
 /* Gives the member, whose segment is shared, the smallest index that no living member of that role has; the one it has
- * where the role is as it was. For as long as it lives: who comes, goes or dies changes nobody else's. It stands in
- * header.place. patient: waits 200 ms at most for others who hold the lock, and then takes an index without it, which
- * another that comes at the same time may take too: both count under one name, and no total moves from one name to
- * another. Else than TW_GROUP_FINE (TW_GROUP_BUSY: who is not patient): it is as it was. */
+ * where the role is as it was. For as long as it lives: joining, leaving or dying members change no other's. It stands
+ * in header.place. patient: waits 200 ms at most for others that hold the lock, and then takes an index without it,
+ * which another that comes at the same time may take too: both count under one name, and no total moves from one name
+ * to another. Else than TW_GROUP_FINE (TW_GROUP_BUSY: where it is not patient): it is as it was. */
 tw_group_problem tw_group_place(tw_group *group, const char *role, bool patient);
 
 /* The reverse of tw_group_share, before tw_group_leave: the memory is the process's own again, with what it holds (kept) or

@@ -1,9 +1,9 @@
-/* All segments of a group, to be read: those of the living, of the dead that nobody has merged yet, and the retired
+/* All segments of a group, to be read: those of the living, of the dead that are not merged yet, and the retired
  * segments of the others (merge_dead.h).
  *
  * A reader's list. It never writes to the directory, and never trusts what it maps: a file is a member when
- * tw_segment_valid() is true and its name begins with its owner's pid and start time. Who changes or uses the list holds the
- * caller's own lock (the GIL); a mapping stays until the file is gone and the list has been renewed.
+ * tw_segment_valid() is true and its name begins with its owner's pid and start time. A thread that changes or uses the
+ * list holds the caller's own lock (the GIL); a mapping stays until the file is gone and the list has been renewed.
  */
 #pragma once
 
@@ -58,8 +58,8 @@ void tw_members_note_ended(tw_members *members, int dir);
 void tw_members_clear(tw_members *members);
 
 /* Those whose pauses may delay streams of this process: living members whose engine is not 0, with engines as
- * tw_engines_resolve() leaves them. Roles become sources of own. To be asked again each second: who is killed while it
- * collects shows for ever that it stands still. */
+ * tw_engines_resolve() leaves them. Roles become sources of own. To be asked again each second: one that is killed
+ * while it collects shows for ever that it stands still. */
 void tw_members_peers(const tw_members *members, tw_segment *own, tw_peer_set *peer_set);
 
 TW_END_C

@@ -1,8 +1,8 @@
-/* What dead processes of one name measured, summed: a segment without a process, and after it a list of whom it holds.
+/* What dead processes of one name measured, summed: a segment without a process, and after it a list of those it holds.
  *
- * To a reader it is one more segment: valid, of no pid, nothing in flight, nobody standing still, no pauses one by one.
- * Counts and sums are exact. The list has which files it holds: while one of them still stands, it must not be counted
- * beside it.
+ * To a reader it is one more segment: valid, of no pid, nothing in flight, nothing that stands still, no pauses one by
+ * one. Counts and sums are exact. The list has which files it holds: while one of them still stands, it must not be
+ * counted beside it.
  */
 #pragma once
 
@@ -14,7 +14,7 @@ TW_BEGIN_C
 
 #define TW_RETIRED_MAGIC UINT64_C(0x314d4f5457544721) /* "!GTWTOM1" */
 #define TW_RETIRED_NAMES 256
-#define TW_RETIRED_SETS 256 /* label sets, of all whom it holds together; more become ("other", "other") */
+#define TW_RETIRED_SETS 256 /* label sets, of all that it holds together; more become ("other", "other") */
 
 /* Behind the segment, at its header.bytes; the file ends with it. */
 typedef struct tw_retired_list {
@@ -39,7 +39,7 @@ bool tw_retired_holds(const tw_retired_list *list, const tw_group_id *file);
  * set, which is kept if it is asked for. NULL: no memory. */
 tw_segment *tw_retired_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t place, bool served);
 
-/* Adds all that a segment holds; nobody writes to it any more. Label sets are matched by name, roles too; the slow
+/* Adds all that a segment holds; nothing writes to it any more. Label sets are matched by name, roles too; the slow
  * records are the newest of both. Its options (bounds, slow threshold) become the retired segment's. Returns 0 or ENOMEM. */
 int tw_retired_add(tw_segment *sum, const tw_segment *from);
 

@@ -53,7 +53,7 @@ uint64_t tw_step_length_ns(const tw_step_record *step);
 /* Adds a step: some 30 ns. */
 void tw_engine_sums_count(tw_engine_sums *sums, const tw_step_record *step);
 
-/* to += from. For a merge of the dead; from may be anybody's. */
+/* to += from. For a merge of the dead; from may be any segment's. */
 void tw_engine_sums_add(tw_engine_sums *to, const tw_engine_sums *from);
 
 TW_END_C

@@ -1,4 +1,4 @@
-/* The writing half of a trace file (event_ring.h): who stamps, where the event goes.
+/* The writing half of a trace file (event_ring.h): which thread stamps, where the event goes.
  *
  * Thread rule: one writer at a time (the GIL), as for the segment; so each ring has one producer at any time, whatever
  * threads and streams do. Which ring is that of the calling thread, found by its thread pointer: a stream that moves to
@@ -25,7 +25,7 @@ TW_BEGIN_C
 typedef struct tw_ring_writer {
     tw_ring_event *next, *begin, *end;
     uint64_t *head;
-    uint64_t thread;     /* whose it is; 0: nobody's */
+    uint64_t thread;     /* whose it is; 0: of none */
 } tw_ring_writer;
 
 /* The latest sample of a track, which may have grown since it was written. */
@@ -36,7 +36,7 @@ typedef struct tw_sample_writer {
 } tw_sample_writer;
 
 typedef struct tw_recorder {
-    uint64_t thread;     /* who wrote last, */
+    uint64_t thread;     /* that wrote last, */
     tw_ring_writer *ring; /* and where: never NULL while thread is not 0 */
     tw_trace_head *head; /* NULL: it records nothing */
     tw_trace_labels *labels;

@@ -194,7 +194,7 @@ bool tw_trace_open(const void *bytes, size_t len, tw_trace *out);
 int tw_trace_map(const char *path, tw_trace *out);
 void tw_trace_close(tw_trace *t);
 
-/* Whether it is certain that nobody writes to it any more: its process has ended, or marked it. What another pid namespace
+/* Whether it is certain that no process writes to it: its process has ended, or marked it. What another pid namespace
  * wrote is never certain; what an earlier boot did, is. */
 bool tw_trace_is_over(const tw_trace *t);
 

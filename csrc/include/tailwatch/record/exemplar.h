@@ -46,7 +46,7 @@ static inline uint32_t tw_exemplar_metric_of(uint64_t key) { return (uint32_t)(k
 static inline uint32_t tw_exemplar_bound(uint64_t key) { return (uint32_t)key & 0xff; }
 
 /* Whether a text may stand as a trace id: 1 to 39 letters, digits, '_', '.', ':' or '-', and of 32 hexadecimal digits not
- * all zeros. Anything else is nobody's trace, and would have to be escaped. */
+ * all zeros. Anything else is no trace's id, and would have to be escaped. */
 bool tw_exemplar_id_is_good(const char *text);
 
 /* Remembers it. trace_id: a good one. Single writer; no allocation, no lock, about 20 ns. */

@@ -63,7 +63,7 @@ void tw_brief_record(tw_brief *brief, uint64_t value_ns);
 /* As a histogram in the E2E layout: each sample in a slot that lies in the same brief one. Any thread. */
 void tw_brief_read(const tw_brief *brief, tw_counts *out);
 
-/* sum += from, of one that nobody writes to any more. */
+/* sum += from, of one that nothing writes to any more. */
 void tw_brief_add(tw_brief *sum, const tw_brief *from);
 
 TW_END_C

@@ -1,7 +1,7 @@
 /* One process's page of memory: everything it measured, in one mapping of fixed size.
  *
  * Its address space has room for all label sets at once; memory is taken, and a file grows (group.h), as they come into
- * use: a process without requests needs one. Nobody touches what lies beyond the series_count that are in use.
+ * use: a process without requests needs one. Nothing touches what lies beyond the series_count that are in use.
  *
  * One writer (the process, under its GIL), any readers. It holds no pointers, so that it may be a file that other
  * processes map (group.h): magic, version, layout hash, owner and clocks show what it is. It is never unmapped
@@ -249,7 +249,7 @@ bool tw_segment_is_elsewhere(const tw_header *header);
 bool tw_segment_is_of_this_boot(const tw_header *header);
 
 /* Whether the magic, version, layout and size are ours, and bytes of it are enough for the label sets in use. For a
- * reader of somebody else's segment: a series_count above max_label_sets, or beyond those bytes, is refused. */
+ * reader of another process's segment: a series_count above max_label_sets, or beyond those bytes, is refused. */
 bool tw_segment_valid(const tw_segment *g, size_t bytes);
 
 /* Label set number i; i < series_count. */

@@ -47,7 +47,7 @@ const tw_layout *tw_step_layout(int phase);
 /* Number of the step with these words (of a clean name), made if there is room; else TW_STEP_OTHER. */
 uint32_t tw_steps_find(tw_steps *steps, const uint64_t name[TW_STEP_NAME_WORDS]);
 
-/* to += from, name by name; what has no room becomes "other". For a merge of the dead; from may be anybody's. */
+/* to += from, name by name; what has no room becomes "other". For a merge of the dead; from may be any segment's. */
 void tw_steps_add(tw_steps *to, const tw_steps *from);
 
 TW_END_C

@@ -2,7 +2,7 @@
  *
  * One small table in the segment. A row for each concurrency (single ones up to 64, then 32 to an octave, 3 % wide, up to
  * 4095; what is above counts there) keeps the newest TW_TTFT_KEPT first tokens seen at it, each with its time. So a
- * sample is forgotten when as many newer ones of its row have come, and counts for nobody once it is TW_TTFT_FORGET_S
+ * sample is forgotten when as many newer ones of its row have come, and counts no more once it is TW_TTFT_FORGET_S
  * old: a server that changes is followed as fast as it is used. A full row takes one sample in 2 s: requests that come
  * together met the same queue, and show little more than one of them. Rows of several processes merge by being read together.
  *
@@ -22,7 +22,7 @@ TW_BEGIN_C
 
 #define TW_TTFT_LEVELS 256
 #define TW_TTFT_KEPT 15
-#define TW_TTFT_FORGET_S 1800      /* an older sample counts for nobody */
+#define TW_TTFT_FORGET_S 1800      /* an older sample does not count */
 #define TW_TTFT_STREAMS_MAX 4095   /* more streams in flight count as so many */
 
 /* A cache line. */

@@ -51,8 +51,8 @@ typedef struct tw_python_frame {
     char function[TW_FRAME_TEXT], file[TW_FRAME_TEXT]; /* the file's last part, two of an __init__.py */
 } tw_python_frame;
 
-/* Fills in what the version says. runtime: address of _PyRuntime; interpreter: of the main interpreter's state; both 0
- * where not known. false: a version that is not known. Under the GIL. */
+/* Fills in what depends on the version. runtime: address of _PyRuntime; interpreter: of the main interpreter's state;
+ * both 0 where not known. false: a version that is not known. Under the GIL. */
 bool tw_interpreter_find(tw_interpreter *out, uint32_t minor, uintptr_t runtime, uintptr_t interpreter,
                          uintptr_t code_type, const char *library);
 
@@ -62,7 +62,7 @@ bool tw_interpreter_find(tw_interpreter *out, uint32_t minor, uintptr_t runtime,
 uint32_t tw_frames_read(const tw_interpreter *i, const tw_reader *r, uintptr_t thread, tw_python_frame *out,
     uint32_t wanted);
 
-/* The thread state that holds the interpreter lock; 0: nobody does, or it is not known. */
+/* The thread state that holds the interpreter lock; 0: none does, or it is not known. */
 uintptr_t tw_gil_holder(const tw_interpreter *i, const tw_reader *r);
 
 /* Whether an address of a futex is one of the interpreter lock's. */

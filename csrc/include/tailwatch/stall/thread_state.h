@@ -1,4 +1,4 @@
-/* What a thread of this process does, as the kernel says: /proc/self/task/TID/syscall and schedstat.
+/* What a thread of this process does, as the kernel reports: /proc/self/task/TID/syscall and schedstat.
  *
  * Thread rule: any thread; the descriptors are of the process that opened them: a fork child opens its own.
  */
@@ -22,7 +22,7 @@ typedef struct tw_thread_state {
 /* Opens a file of a thread, "syscall" or "schedstat"; -1: errno is set. */
 int tw_thread_open(uint64_t thread, const char *file);
 
-/* Reads what the descriptor of its "syscall" says. known is false where the kernel refuses. 1 to 1.6 us. */
+/* Reads what the descriptor of its "syscall" has. known is false where the kernel refuses. 1 to 1.6 us. */
 void tw_thread_state_read(int descriptor, tw_thread_state *out);
 
 /* TW_SPAN_IO, TW_SPAN_LOCK or TW_SPAN_SLEEP: what a system call waits for. */

@@ -1,5 +1,5 @@
-/* A thread that looks at busy loops, without the interpreter lock: what they run, what they sleep in, who holds the
- * lock.
+/* A thread that looks at busy loops, without the interpreter lock: what they run, what they sleep in, which thread
+ * holds the lock.
  *
  * While no stream is in flight it sleeps without a timer. Else it wakes each 10 ms, each 2 ms while a loop has been
  * busy for more than 4 ms, and takes samples of that: spaced wider and wider, and no more CPU time than half a percent of

@@ -12,7 +12,7 @@
  * thread or name is open (steps nest, and run on several threads) there is no gap.
  *
  * overlap: how long steps, and host gaps, coincided with this process's recorded pauses (at least TW_PAUSE_SHORT_NS
- * long): an upper bound of their blame, as a pause on another thread while a step waits for the device delays nobody.
+ * long): an upper bound of their blame, as a pause on another thread while a step waits for the device delays nothing.
  * requests: the same, each times the requests that it may have delayed: the step's batch; of a gap what was waiting.
  * A step within a step has its own share, which is the outer one's too.
  *

@@ -78,8 +78,8 @@ typedef struct tw_stream {
     uint64_t other_tokens;          /* tokens of choices that are not tracked */
     uint64_t concurrency;           /* streams in flight when it arrived, itself included: see ttft_by_concurrency.h */
     uint32_t series_index;
-    uint32_t status;                /* HTTP status, 0 = none yet; set by whoever sees it */
-    uint32_t failed;                /* an error event was seen in the stream; set by whoever sees it */
+    uint32_t status;                /* HTTP status, 0 = none yet; set where it is seen */
+    uint32_t failed;                /* an error event was seen in the stream; set where it is seen */
     uint32_t source;                /* tw_arrival */
     uint32_t reason;                /* tw_reason, once closed */
     uint32_t slow;                  /* slow gaps, its TTFT among them */

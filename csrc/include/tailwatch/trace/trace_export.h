@@ -1,4 +1,5 @@
-/* Trace files (event_ring.h) as a timeline (track_writer.h): what the processes of a server did, and which pause delayed whom.
+/* Trace files (event_ring.h) as a timeline (track_writer.h): what the processes of a server did, and which pause
+ * delayed which request.
  *
  * For each file one process with
  *   GC         a slice for each pause, named by its cause, with the objects it collected. From one of at least
@@ -18,7 +19,7 @@
  * TW_PAUSE_SHORT_NS with a pause of its own process, or of one that streams wait for (role engine, worker, scheduler,
  * detokenizer); where there are several engines, of another process only if the token's own process wrote of a delay
  * (TW_KIND_DELAY), and if that is of the engine that serves the stream, where the delay has which one does. An upper
- * bound, as overlap is everywhere: a pause inside the wait for the model delays nobody. The event TW_KIND_DELAY of a
+ * bound, as overlap is everywhere: a pause inside the wait for the model delays nothing. The event TW_KIND_DELAY of a
  * token adds what it cost (delay_us), an estimate.
  *
  * What is not there is marked: events overwritten, requests whose beginning is lost (argument "beginning lost"), arrows left out.
