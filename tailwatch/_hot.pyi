@@ -260,6 +260,9 @@ class IdleSelector:
 class LibuvIdleSlots:
     """Handles in a libuv loop. Made by Slicer.uv()."""
 
+    def time_handles(self, queue: object, /) -> None:
+        """Times what the loop takes from its queue, if that is a plain deque and the loop has a clock, while a request
+        waits for its first token."""
     def close(self) -> None:
         """Closes the handles. Called before the loop is closed, on its thread."""
 
@@ -483,10 +486,10 @@ class Core:
     def own_frames(self) -> tuple[list[tuple[str, str, int, int]], bool]:
         """The calling thread's innermost frames as the watchdog would read them: function, file, line, whether it is of
         the standard library; and whether this thread is seen to hold the GIL."""
-    def handle_links(self, samples: list[Any], code: object, request: object = None, /) -> int:
-        """How the code of an asyncio handle is found: objects with the next one on the way, whether they are tasks, and
-        of handles their context. request: the context variable whose values have the request's Send as ``sender``.
-        Returns how many types are known."""
+    def handle_links(self, samples: list[Any], code: object, request: object = None, by_hand: object = None, /) -> int:
+        """How the code of a loop's handle is found: objects with the next one on the way, whether they are tasks, and
+        of handles their context. request, by_hand: the context variables whose values have the request's Send as
+        ``sender``, a Stream as ``stream``. Returns how many types are known."""
     def trust_frames(self, how: int, /) -> None:
         """Sets whether stacks are read: 0 no, 1 yes, 2 and the GIL's holder is known."""
     def split_host(self, from_ns: int, to_ns: int, /) -> tuple[list[tuple[str, int, str, str, str]], int] | None:

@@ -76,4 +76,9 @@ static inline uint64_t core_others_in_flight(const CoreObject *core) {
     return in_flight;
 }
 
+/* Whether this process or another one of its group, as of the last renewal, has had a request. */
+static inline bool core_has_served(const CoreObject *core) {
+    return tw_load(&core->segment->opened) > 0 || (core->group != NULL && core->group->n_serving > 0);
+}
+
 static inline const tw_peer_set *core_peer_set(const CoreObject *core) { return core->group == NULL ? NULL : &core->group->peer_set; }

@@ -107,11 +107,17 @@ def predict(
 
 
 def explicit_share(processes: list[Process]) -> float:
-    """The share of their collections of all generations that other code requested by gc.collect(), by counts. No
-    policy saves what those cost."""
+    """The share of their collections of all generations since the first request that other code requested by
+    gc.collect(), by counts. No policy saves what those cost."""
     count = sum(process.collections.get(cause, 0) for process in processes for cause in FULL)
-    external = sum(process.policy.collections.get("external", 0) for process in processes)
-    return min(1.0, external / count) if count else 0.0
+    count -= sum(process.policy.early_full for process in processes)
+    external = explicit_calls(processes)
+    return min(1.0, external / max(count, external)) if external else 0.0
+
+
+def explicit_calls(processes: list[Process]) -> int:
+    """gc.collect() of other code since the first request: those before it delayed none."""
+    return sum(process.policy.collections.get("external", 0) - process.policy.early_external for process in processes)
 
 
 def _gc_lost(phases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

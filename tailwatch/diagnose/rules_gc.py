@@ -154,7 +154,7 @@ def gc_explicit(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
     lost = share * snapshot.delay.get(cause, 0.0)
     if lost < _LEAST_SECONDS:
         return None
-    calls = sum(process.policy.collections.get("external", 0) for process in snapshot.processes)
+    calls = gc_advice.explicit_calls(snapshot.processes)
     detail = (
         f"Other code called gc.collect() {calls} times; {share:.0%} of the collections of all generations "
         f"{where_paused(snapshot, cause)} were such calls. By that share they cost streams an estimated {ms(lost)}."

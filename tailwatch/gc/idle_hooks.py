@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import selectors
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -102,6 +104,7 @@ def _use_uv(loop: Any, uvloop: Any, slicer: _hot.Slicer) -> IdleSlots:
     if pointer is None:
         raise LookupError("this version of uvloop does not expose its libuv loop")
     handles = slicer.uv(uvloop.__file__, pointer(loop))
+    handles.time_handles(_uv_queue(loop))
     known = weakref.ref(loop)
 
     def undo() -> bool:
@@ -128,6 +131,14 @@ def _use_uv(loop: Any, uvloop: Any, slicer: _hot.Slicer) -> IdleSlots:
 
     loop.close = close
     return IdleSlots(known, restore)
+
+
+def _uv_queue(loop: Any) -> deque[Any] | None:
+    """Where a loop of uvloop has the handles that are ready, an attribute for Cython only: one that is added to them
+    shows it. None: it is not found."""
+    added = loop.call_soon(_nothing)
+    held = [each for each in gc.get_referents(loop) if type(each) is deque]
+    return next((queue for queue in held if queue and queue[-1] is added), None)
 
 
 class LoopHooks:

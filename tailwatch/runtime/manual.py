@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, SupportsIndex, cast
 
 from tailwatch.errors import OptionError
 
 if TYPE_CHECKING:
     from tailwatch import _hot
+
+
+by_hand_variable: ContextVar[StreamContext | None] = ContextVar("tailwatch_by_hand", default=None)
+"""The block in which a task works: what it runs there is its stream's own code, and what tasks run that it starts."""
 
 
 class StreamContext:
@@ -21,7 +27,7 @@ class StreamContext:
         model: that the request was made to; "": not named.
     """
 
-    __slots__ = ("_ended", "_model", "_stream")
+    __slots__ = ("_ended", "_entered", "_model", "_stream", "stream")
 
     def __init__(
         self, stream: _hot.Stream, ended: Callable[[_hot.Stream, str], object] | None = None, model: str = ""
@@ -29,17 +35,27 @@ class StreamContext:
         self._stream = stream
         self._ended = ended
         self._model = model
+        self._entered: Token[StreamContext | None] | None = None
+        self.stream: _hot.Stream | None = None
+        """Inside the block; a context that outlives it has None."""
 
     def __enter__(self) -> _hot.Stream:
+        self.stream = self._stream
+        self._entered = by_hand_variable.set(self)
         return self._stream
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._stream.end(error)
+        self.stream = None
+        if self._entered is not None:
+            with suppress(ValueError):  # a generator that was closed in another context
+                by_hand_variable.reset(self._entered)
+            self._entered = None
         if self._ended is not None:
             self._ended(self._stream, self._model)
 
     async def __aenter__(self) -> _hot.Stream:
-        return self._stream
+        return self.__enter__()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self.__exit__(kind, error, trace)

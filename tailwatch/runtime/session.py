@@ -36,7 +36,7 @@ from tailwatch.runtime.announcement import Announcement
 from tailwatch.runtime.background import Daemon, Task
 from tailwatch.runtime.child_env import EnvironmentPatch
 from tailwatch.runtime.load_signal import REFRESH_SECONDS, LoadMeter, LoadSignal
-from tailwatch.runtime.manual import StreamContext, step_error
+from tailwatch.runtime.manual import StreamContext, by_hand_variable, step_error
 from tailwatch.runtime.own_log import OwnLog
 from tailwatch.runtime.pause_logs import PauseLog, SlowLog
 from tailwatch.runtime.wiring import ERROR_ASGI, ERROR_DAEMON, ERROR_GROUP, ERROR_POLICY, ERROR_RENDER
@@ -96,9 +96,8 @@ class Watch:
             self._pause_lengths,
         )
         self.gc: GCHook = self.coordinator.hook
-        self.host: HostWatch = HostWatch(
-            self.core, config.stalls, self.gc.idle_gc.loops, self.notes.append, middleware.request_variable
-        )
+        requests = (middleware.request_variable, by_hand_variable)
+        self.host: HostWatch = HostWatch(self.core, config.stalls, self.gc.idle_gc.loops, self.notes.append, requests)
         self.tracing: Tracing = Tracing(self.core, self.membership, config, self._warn)
         self.fast_sse: FastSSE = FastSSE(self.core.count_fallback, self.notes.append)
         self.nvtx: NVTXHook = NVTXHook(self.core, config.nvtx, config.nvtx_tokens, self.notes.append)

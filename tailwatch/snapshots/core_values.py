@@ -245,6 +245,8 @@ def _policy(counts: Any, now: Any) -> Policy:
         backlog=now.backlog,
         cost=now.cost_ns / 1024 / 1e9,
         ignored=counts.ignored,
+        early_full=counts.early_full,
+        early_external=counts.early_external,
         answered=now.answered,
         answer=now.answer,
     )

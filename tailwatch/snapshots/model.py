@@ -98,6 +98,8 @@ class Policy:
             make, about 10 per object. cost: predicted seconds of a visit, 0.0: not known.
         ignored: contents of the command file that were no command. answered, answer: number of the last command of
             `tailwatch gc`, and its result (CommandResult of gc/remote_commands.py).
+        early_full: collections of all generations before the first request; early_external: of "external", those
+            before it. They delayed no request.
     """
 
     kind: str = "unknown"
@@ -120,6 +122,8 @@ class Policy:
     backlog: int = 0
     cost: float = 0.0
     ignored: int = 0
+    early_full: int = 0
+    early_external: int = 0
     answered: int = 0
     answer: int = 0
 

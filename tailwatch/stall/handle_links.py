@@ -1,4 +1,4 @@
-"""How the code that an asyncio handle runs is found in memory: an object of each type on the way, and the next one.
+"""How the code that a loop's handle runs is found in memory: an object of each type on the way, and the next one.
 
 A handle has a callback: a function, a method of one, a partial of one, or what takes a task a step further, which has
 its task, which has its coroutine. Where in an object of a type the next one stands is found by looking at a sample
@@ -47,9 +47,9 @@ class _Bound:
         """Bound to its object."""
 
 
-def samples() -> list[Sample]:
-    """One of each type, to be looked at while all of them live."""
-    return [*_of_handles(), *_of_tasks(), *_of_functions()]
+def samples(running: asyncio.AbstractEventLoop | None = None) -> list[Sample]:
+    """One of each type, to be looked at while all of them live; running: of this thread, its handles too."""
+    return [*_of_handles(), *_of_loop(running), *_of_tasks(), *_of_functions()]
 
 
 def _of_handles() -> list[Sample]:
@@ -58,6 +58,13 @@ def _of_handles() -> list[Sample]:
     handle = asyncio.Handle(_nothing, (), loop, context)
     timer = asyncio.TimerHandle(0.0, _nothing, (), loop, context)
     return [(handle, _nothing, False, context), (timer, _nothing, False, context)]
+
+
+def _of_loop(loop: asyncio.AbstractEventLoop | None) -> list[Sample]:
+    if loop is None or isinstance(loop, asyncio.BaseEventLoop):
+        return []
+    context = contextvars.copy_context()
+    return [(loop.call_soon(_nothing, context=context), _nothing, False, context)]
 
 
 def _of_functions() -> list[Sample]:

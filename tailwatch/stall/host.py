@@ -41,18 +41,24 @@ class HostWatch:
     Args:
         mode: the option ``stalls``.
         note: takes a sentence about a source of knowledge that is missing.
-        request: the context variable that has the request for which a task works, where that is set.
+        requests: the context variables that have the request for which a task works, where that is set: one of an app,
+            one stamped by hand.
     """
 
     def __init__(
-        self, core: _hot.Core, mode: str, loops: Loops, note: Callable[[str], object], request: ContextVar[Any] | None
+        self,
+        core: _hot.Core,
+        mode: str,
+        loops: Loops,
+        note: Callable[[str], object],
+        requests: tuple[ContextVar[Any], ContextVar[Any]],
     ) -> None:
         self._core = core
         self._mode = mode
         self._loops = loops
         self._note = note
-        self._request = request
-        self._links = False  # whether the core can name what a handle runs
+        self._requests = requests
+        self._links: set[type] = set()  # loops of which the core can name what a handle runs
 
     def start(self) -> None:
         """Loops that are hooked from now on have a clock; with "auto" a watchdog looks at them, once one is hooked."""
@@ -79,17 +85,23 @@ class HostWatch:
         """Time the loop that runs in this thread, if one does."""
         if self._mode == "off":
             return
-        if not self._links and "asyncio.events" in sys.modules:
-            from tailwatch.stall.handle_links import samples  # imports asyncio
-
-            self._links = True
-            self._core.handle_links(samples(), (lambda: None).__code__, self._request)
+        events: Any = sys.modules.get("asyncio.events")
+        if events is not None:
+            self._link(events._get_running_loop())
         if why := self._loops.use(_USER):
             self._note(f"stalls: {why}; what its thread does is not known")
 
+    def _link(self, loop: Any) -> None:
+        if type(loop) in self._links:
+            return
+        from tailwatch.stall.handle_links import samples  # imports asyncio
+
+        self._links.add(type(loop))
+        self._core.handle_links(samples(loop), (lambda: None).__code__, *self._requests)
+
     def asks_for_requests(self) -> bool:
         """Whether what handles run is separated by request."""
-        return self._links and self._mode != "off"
+        return bool(self._links) and self._mode != "off"
 
     def find_loops(self) -> None:
         """Called by the daemon: time the loops of other threads."""

@@ -1052,9 +1052,13 @@ FALLEN, MET = with_policy(mode="full collections", why="proof"), with_policy(mem
 BLIND = with_policy(kind="freeze", interference={"freeze": 2, "freeze_blind": 1})
 
 
-def explicit(external: int, **members: Any) -> Any:
-    """A paused server of which so many of 12 full collections were gc.collect() calls."""
-    policy = tailwatch.snapshots.Policy(kind="observe", collections={"external": external, "automatic": 900})
+def explicit(external: int, early: tuple[int, int] = (0, 0), **members: Any) -> Any:
+    """A paused server of which so many of 12 full collections were gc.collect() calls; early: so many full ones came
+    before the first request, so many of these were such calls."""
+    collections = {"external": external, "automatic": 900}
+    policy = tailwatch.snapshots.Policy(
+        kind="observe", collections=collections, early_full=early[0], early_external=early[1]
+    )
     api = process(role="api", name="api-0", paused=causes(gc2=2.0), collections=causes(gc2=12), policy=policy)
     by_source = {"api": {"ttft": causes(), "itl": causes(gc2=50.0, gc0=0.5)}}
     return paused_server(processes=[api], delay_by_source=by_source, **members)
@@ -1138,14 +1142,26 @@ def test_gc_collect_calls_are_named_and_credited_to_no_policy() -> None:
     assert "gc-explicit" not in found(explicit(0), OBSERVED)
 
 
+def test_gc_collect_calls_before_the_first_request_are_in_no_share() -> None:
+    """They delayed nobody: what the tail lost is all the thresholds'."""
+    early = explicit(10, early=(10, 10))
+    assert "gc-explicit" not in found(early, OBSERVED)
+    assert found(early, OBSERVED)["gc-policy"].lateness == pytest.approx(50.5)
+    assert "gc.collect()" not in found(early, OBSERVED)["gc-tail"].advice
+    some = found(explicit(10, early=(9, 8)), OBSERVED)["gc-explicit"]  # one of 9 was automatic
+    assert "2 times" in some.detail and "67%" in some.detail
+
+
 @pytest.mark.skipif(
     sys.version_info >= (3, 14), reason="until the counts of 3.14's collector can be read: whose collections they are"
 )
 def test_gc_collect_calls_of_a_real_process_are_named() -> None:
-    """Ten of them, between the tokens of a stream, over 300 000 objects."""
+    """Ten of them, between the tokens of a stream, over 300 000 objects. Five before the first request count apart."""
     heap = [[number] for number in range(300_000)]
     watch = tailwatch.install(role="engine", gc="observe")
     try:
+        for _ in range(5):
+            gc.collect()
         with tailwatch.stream() as stream:
             for number in range(60):
                 stream.token()

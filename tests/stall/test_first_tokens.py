@@ -4,6 +4,7 @@ it: real requests to FastAPI under uvicorn. What a thread or the engine did mean
 from __future__ import annotations
 
 import http.client
+import importlib.util
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -72,10 +73,21 @@ class Server:
         return Seen(sums["own"], cpu, sums["engine"], sums["thread"], first["gap"], causes)
 
 
-@pytest.fixture(scope="module", params=["plain", "middleware"])
+HAS_UVLOOP = importlib.util.find_spec("uvloop") is not None
+SERVERS = [
+    pytest.param((loop, kind), id=f"{loop}-{kind}", marks=marks)
+    for loop, marks in (
+        ("asyncio", ()),
+        ("uvloop", pytest.mark.skipif(not HAS_UVLOOP, reason="pip install uvloop")),
+    )
+    for kind in ("plain", "middleware")
+]
+
+
+@pytest.fixture(scope="module", params=SERVERS)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """On asyncio; with a middleware that runs the app in a task of its own, or without."""
-    with Script(SCRIPT, "asyncio", request.param, env=clean_environment()) as process:
+    """On asyncio or uvloop; with a middleware that runs the app in a task of its own, or without."""
+    with Script(SCRIPT, *request.param, env=clean_environment()) as process:
         made = Server(process.read())
         until(lambda: made.complete("none"))
         yield made

@@ -172,12 +172,13 @@ async def late_token(watch: tailwatch.Watch) -> list[tuple[str, float, str]]:
         await asyncio.sleep(0)
         spin(2 * LONG)
 
+    outside = contextvars.copy_context()
     with tailwatch.stream(model="m") as stream:
         for _ in range(40):
             stream.token()
             await asyncio.sleep(0.002)
         stream.token()
-        task = asyncio.get_running_loop().create_task(neighbour())
+        task = outside.run(asyncio.get_running_loop().create_task, neighbour())
         for _ in range(2):
             await asyncio.sleep(0)
         spin(LONG)

@@ -176,7 +176,7 @@ gc.callbacks[:] = []
 """
 
 LOOPS = """
-import asyncio, contextvars, pathlib
+import asyncio, collections, contextvars, pathlib
 package = pathlib.Path(sys.argv[1]).parent
 spec = importlib.util.spec_from_file_location("handle_links", package / "stall" / "handle_links.py")
 links = importlib.util.module_from_spec(spec)
@@ -206,7 +206,16 @@ if sys.argv[2]:
     import uvloop
     loop = uvloop.new_event_loop()
     held = hooks.uv(uvloop.loop.__file__, uvloop.loop.libuv_get_loop_t_ptr(loop))
+
+    async def time_handles():
+        found = [each for each in gc.get_referents(loop) if type(each) is collections.deque]
+        timing.handle_links(links.samples(loop), count.__code__, contextvars.ContextVar("tailwatch", default=None))
+        held.time_handles(*found)
+
+    loop.run_until_complete(time_handles())
     count_loop(loop, "uvloop")
+    waits = timing.stream("model", "/v1/chat", None, "", "")
+    count_loop(loop, "uvloop, a request waits")
 """
 
 TIMES = {
@@ -230,6 +239,8 @@ TIMES = {
     "asyncio, an iteration of 10 handles": 400,
     "uvloop, an iteration": 2_000,
     "uvloop, an iteration of 10 handles": 400,
+    "uvloop, a request waits, an iteration": 2_000,
+    "uvloop, a request waits, an iteration of 10 handles": 400,
 }
 UVLOOP = importlib.util.find_spec("uvloop")
 if UVLOOP is None:

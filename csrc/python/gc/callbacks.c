@@ -9,6 +9,7 @@
 #include "python/gc/callbacks.h"
 
 #include "python/gc/gc_state.h"
+#include "python/group.h"
 #include "python/membership.h"
 
 /* "start" or "stop": distinguished by their length, the cheapest look at a str. */
@@ -84,11 +85,21 @@ static int valid(PyObject *const *args, Py_ssize_t nargs) {
     return nargs == 2 && PyUnicode_Check(args[0]) && PyDict_Check(args[1]);
 }
 
+#define FULL 2 /* the oldest generation: all of them */
+
+static void count_early(CoreObject *core, int pass) {
+    tw_policy_counts *counts = &core->segment->policy.counts;
+    if (core->gc.generation == FULL) tw_add(&counts->early_full, 1);
+    if (pass == TW_COLLECTION_EXTERNAL) tw_add(&counts->early_external, 1);
+}
+
 /* Whose collection begins: not asked of those inside an interval of our own. */
 static void count_pass(CoreObject *core) {
     const core_gc *gc = &core->gc;
     const int pass = gc->heap == NULL ? TW_COLLECTION_UNKNOWN : heap_is_due(gc->heap, gc->generation) ? TW_COLLECTION_AUTOMATIC : TW_COLLECTION_EXTERNAL;
-    if (core->pass.depth == 0) tw_add(&core->segment->policy.counts.collections[pass], 1);
+    if (core->pass.depth > 0) return;
+    tw_add(&core->segment->policy.counts.collections[pass], 1);
+    if (__builtin_expect(!core_has_served(core), 0)) count_early(core, pass);
 }
 
 PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {

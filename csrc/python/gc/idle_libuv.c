@@ -2,6 +2,7 @@
  * without the GIL, which is taken only when something is due. */
 #include "python/gc/idle_libuv.h"
 #include "python/gc/idle_slots.h"
+#include "python/stall/handle_clock.h"
 #include "python/stall/poll_slot.h"
 
 #include <dlfcn.h>
@@ -37,6 +38,7 @@ typedef struct LibuvIdleSlotsObject {
     handle *prepare, *check;   /* NULL: closed */
     uint64_t since;            /* when the wait began that is going on; 0: none does */
     loop_clock clock;
+    handle_clock handles;
     int fd;                    /* that it polls, while its clock runs; -1 */
 } LibuvIdleSlotsObject;
 
@@ -121,6 +123,7 @@ static void begin_clock(LibuvIdleSlotsObject *self, const char *path) {
 }
 
 static void end_clock(LibuvIdleSlotsObject *self) {
+    handle_clock_end(&self->handles);
     if (self->fd >= 0) poll_slot_leave(self->fd);
     self->fd = -1;
     loop_clock_end(&self->clock);
@@ -145,6 +148,13 @@ PyObject *libuv_idle_slots_new(SlicerObject *slicer, const char *path, PyObject 
     return NULL;
 }
 
+/* time_handles(queue): while the loop is timed. */
+static PyObject *libuv_time_handles(PyObject *op, PyObject *queue) {
+    LibuvIdleSlotsObject *self = (LibuvIdleSlotsObject *)op;
+    if (handle_clock_begin(&self->handles, &self->clock, HANDLES_OF_UVLOOP, queue) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* close(): on the loop's thread, or while it does not run. */
 static PyObject *libuv_idle_slots_close(PyObject *op, PyObject *unused) {
     (void)unused;
@@ -166,6 +176,7 @@ static void libuv_idle_slots_dealloc(PyObject *op) {
 
 static PyMethodDef methods[] = {
     {"close", libuv_idle_slots_close, METH_NOARGS, "close()\n--\n\nGives the handles back: before the loop is closed, on its thread."},
+    {"time_handles", libuv_time_handles, METH_O, "time_handles(queue, /)\n--\n\nTimes what the loop takes from its queue, if that is a plain deque."},
     {NULL, NULL, 0, NULL}};
 static PyType_Slot slots[] = {
     {Py_tp_doc, "Handles in a libuv loop. Made by Slicer.uv()."},

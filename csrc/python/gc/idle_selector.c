@@ -287,7 +287,7 @@ static PyObject *idle_restore(PyObject *op, PyObject *selector) {
 /* time_handles(queue): while the loop is timed. */
 static PyObject *idle_time_handles(PyObject *op, PyObject *queue) {
     IdleSelectObject *self = (IdleSelectObject *)op;
-    if (handle_clock_begin(&self->handles, &self->clock, queue) < 0) return NULL;
+    if (handle_clock_begin(&self->handles, &self->clock, HANDLES_OF_ASYNCIO, queue) < 0) return NULL;
     Py_RETURN_NONE;
 }
 

@@ -19,10 +19,11 @@ typedef struct code_link {
 /* One for the process: written under the GIL. */
 static struct {
     handle_clock *first;
-    PyTypeObject *queue_type; /* of a deque that is timed; made once */
+    PyTypeObject *queue_type[HANDLE_LOOPS]; /* of a deque that is timed; made once */
     PyCFunction popleft;      /* a deque's */
+    lenfunc length;           /* a deque's */
     PyTypeObject *code_type;
-    PyObject *request; /* the context variable that has the request; NULL: none is set */
+    PyObject *request, *by_hand; /* the context variables that have the request; NULL: none is set */
     code_link begin, link[LINKS]; /* begin: before a handle */
     int links;
 } handles;
@@ -41,8 +42,11 @@ static code_link *link_after(code_link *l, const PyTypeObject *type) {
     return l->then;
 }
 
+/* On the path of each handle. */
+#define INLINE static inline __attribute__((always_inline))
+
 /* A borrowed reference; NULL: it is not known. *task: what identifies the task whose step it is; 0: of none. */
-static PyObject *code_of(PyObject *op, uint64_t *task) {
+INLINE PyObject *code_of(PyObject *op, uint64_t *task) {
     code_link *l = &handles.begin;
     *task = 0;
     for (int i = 0; i <= LONGEST && op != NULL; i++) {
@@ -84,20 +88,21 @@ static int add_link(PyObject *sample) {
     return 0;
 }
 
-static void set_request(PyObject *variable) {
-    PyObject *before = handles.request;
-    handles.request = variable == Py_None ? NULL : Py_NewRef(variable);
+static void set_variable(PyObject **place, PyObject *variable) {
+    PyObject *before = *place;
+    *place = variable == Py_None ? NULL : Py_NewRef(variable);
     Py_XDECREF(before);
 }
 
-/* handle_links(samples, code, request=None): [(object, next, is_task[, context])]: on the way from a handle to the code
- * that it runs, an object of each type that has the next one; a handle has its context too. request: the context variable
- * whose values have a Send as .sender. How many types are known. */
+/* handle_links(samples, code, request=None, by_hand=None): [(object, next, is_task[, context])]: on the way from a handle
+ * to the code that it runs, an object of each type that has the next one; a handle has its context too. request, by_hand:
+ * the context variables whose values have a Send as .sender, a Stream as .stream. How many types are known. */
 PyObject *core_handle_links(PyObject *op, PyObject *args) {
-    PyObject *samples, *code, *request = Py_None;
+    PyObject *samples, *code, *request = Py_None, *by_hand = Py_None;
     (void)op;
-    if (!PyArg_ParseTuple(args, "O!O|O", &PyList_Type, &samples, &code, &request)) return NULL;
-    set_request(request);
+    if (!PyArg_ParseTuple(args, "O!O|OO", &PyList_Type, &samples, &code, &request, &by_hand)) return NULL;
+    set_variable(&handles.request, request);
+    set_variable(&handles.by_hand, by_hand);
     handles.code_type = Py_TYPE(code);
     for (Py_ssize_t i = 0; i < PyList_Size(samples); i++)
         if (add_link(PyList_GetItem(samples, i)) < 0) return NULL;
@@ -128,15 +133,26 @@ static uint32_t name_of(tw_name_table *names, PyObject *code) {
 
 /* ---- its request ---- */
 
-/* The stream of the request in whose context the handle ran, a new reference; NULL: of none of this core's that counts. */
-static StreamObject *stream_of(const handle_clock *c) {
-    if (handles.request == NULL || c->context == NULL) return NULL;
-    PyObject *serving = PyObject_CallMethod(c->context, "get", "O", handles.request);
-    PyObject *sender = serving == NULL || serving == Py_None ? NULL : PyObject_GetAttrString(serving, "sender");
-    StreamObject *stream = sender == NULL ? NULL : sent_stream(c->loop->core, sender);
+/* An attribute of what a variable has in the context in which the handle ran, a new reference; NULL: it has none. */
+static PyObject *held_in(const handle_clock *c, PyObject *variable, const char *attribute) {
+    if (variable == NULL || c->context == NULL) return NULL;
+    PyObject *value = PyObject_CallMethod(c->context, "get", "O", variable);
+    PyObject *held = value == NULL || value == Py_None ? NULL : PyObject_GetAttrString(value, attribute);
     PyErr_Clear();
+    Py_XDECREF(value);
+    return held;
+}
+
+/* The stream of the request for which the handle ran, a new reference; NULL: of none of this core's that counts. */
+static StreamObject *stream_of(const handle_clock *c) {
+    if (c->opened != NULL) return (StreamObject *)Py_NewRef((PyObject *)c->opened);
+    PyObject *sender = held_in(c, handles.request, "sender");
+    StreamObject *stream = sender == NULL ? NULL : sent_stream(c->loop->core, sender);
     Py_XDECREF(sender);
-    Py_XDECREF(serving);
+    if (stream != NULL) return stream;
+    PyObject *by_hand = held_in(c, handles.by_hand, "stream");
+    stream = by_hand == NULL ? NULL : counted_stream(c->loop->core, by_hand);
+    Py_XDECREF(by_hand);
     return stream;
 }
 
@@ -167,14 +183,13 @@ static inline void hold(PyObject **held, PyObject *next) {
     Py_XDECREF(before);
 }
 
-static inline __attribute__((always_inline)) void run_next(handle_clock *c, uint64_t now_ns, PyObject *code,
-                                                           PyObject *context) {
+INLINE void run_next(handle_clock *c, uint64_t now_ns, PyObject *code, PyObject *context) {
     if (c->since_ns != 0 && now_ns - c->since_ns >= TW_SPAN_LEAST_NS) note(c, now_ns);
     hold(&c->code, code);
     hold(&c->context, context);
 }
 
-static void handle_began(handle_clock *c, PyObject *handle) {
+INLINE void handle_began(handle_clock *c, PyObject *handle) {
     const uint64_t now = tw_now_ns();
     uint64_t task;
     PyObject *code = code_of(handle, &task);
@@ -195,7 +210,7 @@ void handle_clock_ended(handle_clock *c, uint64_t now_ns) {
 
 /* ---- the queue ---- */
 
-static handle_clock *clock_of(const PyObject *queue) {
+INLINE handle_clock *clock_of(const PyObject *queue) {
     handle_clock *c = handles.first;
     while (c != NULL && c->queue != queue) c = c->next;
     return c;
@@ -208,15 +223,69 @@ static PyObject *timed_popleft(PyObject *queue, PyObject *unused) {
     return handle;
 }
 
-static PyMethodDef methods[] = {
-    {"popleft", timed_popleft, METH_NOARGS, "Remove and return the leftmost element."},
-    {NULL, NULL, 0, NULL}};
-static PyType_Slot slots[] = {
-    {Py_tp_doc, "A loop's queue of handles that are ready: how long each runs is noted."},
-    {Py_tp_methods, methods},
-    {0, NULL}};
+/* ---- uvloop's queue ---- */
+
+/* Whether a request of the process waits for its first token. */
+static inline int is_awaited(const handle_clock *c) {
+    const tw_segment *g = c->loop->core->segment;
+    return tw_load(&g->in_flight) > tw_load(&g->ttft_by_concurrency.running);
+}
+
+static PyObject *uv_popleft(PyObject *queue, PyObject *unused) {
+    PyObject *handle = handles.popleft(queue, unused);
+    handle_clock *c = handle == NULL ? NULL : clock_of(queue);
+    if (c == NULL || !loop_clock_runs(c->loop)) return handle;
+    c->inside = 1;
+    if (is_awaited(c)) handle_began(c, handle);
+    else if (c->since_ns != 0) handle_clock_ended(c, tw_now_ns());
+    if (__builtin_expect(c->opened != NULL, 0)) Py_CLEAR(c->opened); /* by the handle before */
+    return handle;
+}
+
+/* The last handle of a batch has ended. Where KeyboardInterrupt ended one, the length was not read, and the loop has
+ * waited since: how long that one ran is not known. */
+static void uv_ended(handle_clock *c) {
+    c->inside = 0;
+    if (c->since_ns == 0) return;
+    const uint64_t now = tw_now_ns();
+    if (loop_clock_runs(c->loop) && tw_load(&c->loop->track->wake_ns) > c->since_ns) c->since_ns = now;
+    handle_clock_ended(c, now);
+    Py_CLEAR(c->opened);
+}
+
+static Py_ssize_t uv_length(PyObject *queue) {
+    handle_clock *c = clock_of(queue);
+    if (c != NULL && c->inside && c->thread == this_thread()) uv_ended(c);
+    return handles.length(queue);
+}
+
+/* The handle that runs in this thread, if one does, is timed from now on. */
+static void opened(PyObject *stream) {
+    const CoreObject *core = ((StreamObject *)stream)->core;
+    handle_clock *c = handles.first;
+    while (c != NULL && !(c->inside && c->thread == this_thread() && c->loop->core == core)) c = c->next;
+    if (c == NULL || c->since_ns != 0 || !loop_clock_runs(c->loop)) return;
+    c->opened = (StreamObject *)Py_NewRef(stream);
+    c->since_ns = tw_now_ns();
+    tw_store(&c->loop->track->handle_task, 0);
+    tw_store_release(&c->loop->track->handle_since_ns, c->since_ns);
+}
+
+/* ---- the types of queues ---- */
+
+#define POPLEFT_DOC "Remove and return the leftmost element."
+static PyMethodDef methods[HANDLE_LOOPS][2] = {
+    {{"popleft", timed_popleft, METH_NOARGS, POPLEFT_DOC}, {NULL, NULL, 0, NULL}},
+    {{"popleft", uv_popleft, METH_NOARGS, POPLEFT_DOC}, {NULL, NULL, 0, NULL}}};
+#define QUEUE_DOC "A loop's queue of handles that are ready: how long each runs is noted."
+static PyType_Slot asyncio_slots[] = {
+    {Py_tp_doc, QUEUE_DOC}, {Py_tp_methods, methods[HANDLES_OF_ASYNCIO]}, {0, NULL}};
+static PyType_Slot uv_slots[] = {
+    {Py_tp_doc, QUEUE_DOC}, {Py_tp_methods, methods[HANDLES_OF_UVLOOP]}, {Py_sq_length, uv_length}, {0, NULL}};
 /* As large as a deque, whatever that is: an object of the one is an object of the other. */
-static PyType_Spec queue_spec = {"collections.deque", 0, 0, Py_TPFLAGS_DEFAULT, slots};
+static PyType_Spec queue_spec[HANDLE_LOOPS] = {
+    {"collections.deque", 0, 0, Py_TPFLAGS_DEFAULT, asyncio_slots},
+    {"collections.deque", 0, 0, Py_TPFLAGS_DEFAULT, uv_slots}};
 
 /* A deque's own popleft() as a C function; NULL: it is not one. */
 static PyCFunction popleft_of(PyObject *queue) {
@@ -228,13 +297,15 @@ static PyCFunction popleft_of(PyObject *queue) {
     return found;
 }
 
-static int make_type(PyObject *queue) {
-    if (handles.queue_type != NULL) return 0;
+static int make_type(enum handle_loop kind, PyObject *queue) {
+    PyTypeObject **type = &handles.queue_type[kind];
+    if (*type != NULL) return 0;
     if ((handles.popleft = popleft_of(queue)) == NULL) return -1;
+    handles.length = (lenfunc)PyType_GetSlot(Py_TYPE(queue), Py_sq_length);
     PyObject *bases = PyTuple_Pack(1, (PyObject *)Py_TYPE(queue));
-    handles.queue_type = bases == NULL ? NULL : (PyTypeObject *)PyType_FromSpecWithBases(&queue_spec, bases);
+    *type = bases == NULL ? NULL : (PyTypeObject *)PyType_FromSpecWithBases(&queue_spec[kind], bases);
     Py_XDECREF(bases);
-    return handles.queue_type == NULL ? -1 : 0;
+    return *type == NULL ? -1 : 0;
 }
 
 /* An object of a type that is made at run time has a reference to it. */
@@ -254,16 +325,18 @@ static int is_deque(PyObject *queue) {
     return deque == NULL ? -1 : is;
 }
 
-int handle_clock_begin(handle_clock *c, const loop_clock *loop, PyObject *queue) {
+int handle_clock_begin(handle_clock *c, const loop_clock *loop, enum handle_loop kind, PyObject *queue) {
     const int is = c->queue != NULL || !loop_clock_runs(loop) ? 0 : is_deque(queue);
     if (is <= 0) return is;
-    if (make_type(queue) < 0) return -1;
+    if (make_type(kind, queue) < 0) return -1;
+    if (kind == HANDLES_OF_UVLOOP) loop->core->streams.opened = opened;
     c->loop = loop;
+    c->thread = this_thread();
     c->type = Py_TYPE(queue);
     c->queue = Py_NewRef(queue);
     c->next = handles.first;
     handles.first = c;
-    set_type(queue, handles.queue_type);
+    set_type(queue, handles.queue_type[kind]);
     tw_store(&loop->core->segment->host.facts.knowledge[TW_HOST_HANDLE_CLOCK], (uint64_t)TW_KNOWN + 1);
     return 0;
 }
@@ -276,9 +349,12 @@ void handle_clock_end(handle_clock *c) {
     *place = c->next;
     c->queue = NULL;
     c->since_ns = 0;
-    if (Py_TYPE(queue) == handles.queue_type) set_type(queue, c->type);
+    c->inside = 0;
+    for (int kind = 0; kind < HANDLE_LOOPS; kind++)
+        if (Py_TYPE(queue) == handles.queue_type[kind]) set_type(queue, c->type);
     Py_CLEAR(c->code);
     Py_CLEAR(c->context);
+    Py_CLEAR(c->opened);
     Py_DECREF(queue);
 }
 

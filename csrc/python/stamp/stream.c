@@ -31,6 +31,7 @@ void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uin
     self->number = tw_load(&self->core->segment->opened);
     self->marked = 0;
     if (nvtx_on(self->core)) nvtx_request_begin(self->core, &self->range, self->number);
+    if (self->core->streams.opened != NULL) self->core->streams.opened((PyObject *)self);
 }
 
 /* A stamp that was dropped made no message. */

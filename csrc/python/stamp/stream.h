@@ -25,6 +25,12 @@ typedef struct StreamObject {
 StreamObject *stream_new(CoreObject *core);
 /* Whether it was opened, in this process: else it is not ours to end. */
 static inline int stream_counts(const StreamObject *self) { return self->open && self->epoch == *self->core->epoch; }
+/* The object itself, a new reference, if it is a Stream of this core that counts; else NULL. */
+static inline StreamObject *counted_stream(const CoreObject *core, PyObject *op) {
+    StreamObject *stream = (StreamObject *)op;
+    if (Py_TYPE(op) != core->streams.type || stream->core != core || !stream_counts(stream)) return NULL;
+    return (StreamObject *)Py_NewRef(op);
+}
 /* Opened by C code of ours, which stamps it; a new reference. NULL: an exception is set. */
 StreamObject *stream_open_named(CoreObject *core, PyObject *model, PyObject *route, uint64_t arrival_ns,
                                 PyObject *request_id);

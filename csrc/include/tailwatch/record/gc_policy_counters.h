@@ -88,6 +88,8 @@ typedef struct tw_policy_counts {
     uint64_t interference[TW_INTERFERENCES];
     uint64_t memory_limits[TW_MEMORY_LIMITS]; /* times a limit was exceeded, until it held again */
     uint64_t ignored;                 /* files in place of an operator's command that were none */
+    uint64_t early_full, early_external; /* before the first request of the process and its group, so that they delayed none:
+                                          * collections of all generations; of any, those counted as external */
 } tw_policy_counts;
 
 /* Sizes: 1 + the number, 0: not known. */
