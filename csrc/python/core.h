@@ -66,7 +66,7 @@ typedef struct core_streams {
     uint64_t serves;          /* the engine of streams that are not bound; 0: not known */
     int exemplars;            /* whether streams that open from now on are exemplars of what they measure */
     PyObject *trace_of;       /* () -> trace id of the span around the caller, sampled; else None. NULL: not asked */
-    void (*opened)(PyObject *stream); /* called with each that is opened, in its thread; NULL: nothing is */
+    void (*opened)(PyObject *stream); /* called with each that is opened where it is served, in its thread; NULL: nothing is */
 } core_streams;
 
 #define STEPS_FREE 8          /* Step objects that wait to be used again */

@@ -138,7 +138,7 @@ def _uv_queue(loop: Any) -> deque[Any] | None:
     shows it. None: it is not found."""
     added = loop.call_soon(_nothing)
     held = [each for each in gc.get_referents(loop) if type(each) is deque]
-    return next((queue for queue in held if queue and queue[-1] is added), None)
+    return next((queue for queue in held if any(each is added for each in list(queue))), None)
 
 
 class LoopHooks:

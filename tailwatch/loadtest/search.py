@@ -227,10 +227,12 @@ class _Search:
         low, high = self._ends()
         return math.sqrt(low * high) if low and high else low or high
 
+    def _long_ones(self) -> list[Probe]:
+        """What short ones saw began with an idle server."""
+        return [one for one in self._good() if one.seconds >= 0.5 * self._least_long]
+
     def _fit(self) -> KneeFit | None:
-        """Of the long probes: what short ones saw began with an idle server."""
-        long = [one for one in self._good() if one.seconds >= 0.5 * self._least_long]
-        return fit(long, 1 - self.target, self.ceiling.rate) if self._measurable else None
+        return fit(self._long_ones(), 1 - self.target, self.ceiling.rate) if self._measurable else None
 
     def _resolved(self, found: KneeFit | None) -> bool:
         return found is not None and self.long >= _FEWEST and not self._doubt(found)
@@ -374,7 +376,7 @@ class _Search:
         return found.enough and found.settled and self._lasting(found, _FEWEST_MEMORIES / 3) and inside
 
     def _rare_gaps(self) -> tuple[int, float] | None:
-        gaps = [one.details["service_gaps"] for one in self._good() if "service_gaps" in one.details]
+        gaps = [one.details["service_gaps"] for one in self._long_ones() if "service_gaps" in one.details]
         return rare_gaps(gaps)
 
     def _ends_of(self, found: KneeFit) -> tuple[float, float]:

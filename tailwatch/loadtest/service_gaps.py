@@ -12,12 +12,13 @@ from itertools import pairwise
 from math import inf
 from typing import Any, NamedTuple
 
-from tailwatch.loadtest.outcomes import CODE
+from tailwatch.loadtest.outcomes import CODE, MISSES
 from tailwatch.loadtest.requests import NEVER, Requests
 
 KEPT = 16  # of the longest
 LONG = 17.0  # times the mean: where service times fall off exponentially the longest of a million is 14, seldom 17
 DECISIVE = 0.05  # of all misses: with fewer behind them, they could be twice as many and hardly move the knee
+_MISSED = frozenset(CODE[name] for name in MISSES)
 
 
 class Gap(NamedTuple):
@@ -30,9 +31,8 @@ class Gap(NamedTuple):
 def service_gaps(requests: Requests, workers: int) -> dict[str, Any]:
     """The gaps at whose begin at least so many requests were in flight: count, mean and the longest (seconds), for each
     of these how many requests missed behind it; and how many missed in all."""
-    good = CODE["good"]
     rows = zip(requests.planned, requests.end, requests.reason, strict=True)
-    missed = [(planned, end) for planned, end, reason in rows if reason != good]
+    missed = [(planned, end) for planned, end, reason in rows if reason in _MISSED]
     found = list(_busy_gaps(requests, workers))
     longest = nlargest(KEPT, found, key=lambda gap: gap[1] - gap[0])
     return {

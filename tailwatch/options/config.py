@@ -104,8 +104,7 @@ class Config:
             around such an event as a file in the group's directory; "": never.
         trace_keep: number and total bytes of the trace files to keep, of trace_on and of exited processes.
         stalls: "auto": time the event loops, and sample those that are busy for long: stacks, system calls, which
-        thread holds
-            the interpreter lock; "clock": time them only; "off": neither.
+            thread holds the interpreter lock; "clock": time them only; "off": neither.
         quiet: no line at INFO when the server starts; warnings, and lines that other options ask for, stay.
         otel: export metrics and spans by OTLP: True, False, or exporters of your own (a MetricExporter, a
             MeterProvider, or several); None: according to the ``OTEL_*`` variables.

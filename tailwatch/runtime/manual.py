@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar, Token
@@ -14,7 +15,22 @@ if TYPE_CHECKING:
     from tailwatch import _hot
 
 
-by_hand_variable: ContextVar[StreamContext | None] = ContextVar("tailwatch_by_hand", default=None)
+class EnteredBlock:
+    """For a context variable, which would keep a block alive that its task has dropped."""
+
+    __slots__ = ("_block",)
+
+    def __init__(self, block: StreamContext) -> None:
+        self._block = weakref.ref(block)
+
+    @property
+    def stream(self) -> _hot.Stream | None:
+        """Of a block that is neither left nor dropped."""
+        block = self._block()
+        return None if block is None else block.stream
+
+
+by_hand_variable: ContextVar[EnteredBlock | None] = ContextVar("tailwatch_by_hand", default=None)
 """The block in which a task works: what it runs there is its stream's own code, and what tasks run that it starts."""
 
 
@@ -27,7 +43,7 @@ class StreamContext:
         model: that the request was made to; "": not named.
     """
 
-    __slots__ = ("_ended", "_entered", "_model", "_stream", "stream")
+    __slots__ = ("__weakref__", "_ended", "_entered", "_model", "_stream", "stream")
 
     def __init__(
         self, stream: _hot.Stream, ended: Callable[[_hot.Stream, str], object] | None = None, model: str = ""
@@ -35,13 +51,13 @@ class StreamContext:
         self._stream = stream
         self._ended = ended
         self._model = model
-        self._entered: Token[StreamContext | None] | None = None
+        self._entered: Token[EnteredBlock | None] | None = None
         self.stream: _hot.Stream | None = None
         """Inside the block; a context that outlives it has None."""
 
     def __enter__(self) -> _hot.Stream:
         self.stream = self._stream
-        self._entered = by_hand_variable.set(self)
+        self._entered = by_hand_variable.set(EnteredBlock(self))
         return self._stream
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:

@@ -1156,11 +1156,11 @@ def test_gc_collect_calls_before_the_first_request_are_in_no_share() -> None:
     sys.version_info >= (3, 14), reason="until the counts of 3.14's collector can be read: whose collections they are"
 )
 def test_gc_collect_calls_of_a_real_process_are_named() -> None:
-    """Ten of them, between the tokens of a stream, over 300 000 objects. Five before the first request count apart."""
+    """Ten of them, between the tokens of a stream, over 300 000 objects. Two before the first request count apart."""
     heap = [[number] for number in range(300_000)]
     watch = tailwatch.install(role="engine", gc="observe")
     try:
-        for _ in range(5):
+        for _ in range(2):
             gc.collect()
         with tailwatch.stream() as stream:
             for number in range(60):

@@ -30,12 +30,13 @@ from prove import START_SECONDS, Running, _is_up, _processes, _stop, _wait
 from targets import HERE, SERVERS, Server
 
 from tailwatch import loadtest
+from tailwatch.loadtest.t_test import t_quantile
 
 WITHOUT, WITH = "without", "tailwatch run"
 POLICIES = ("observe", "freeze", "idle", "auto")
 STREAMS, TOKENS, REQUESTS = 16, 100, 64
 FIRST_PORT = 8210
-T_975 = {3: 3.182, 4: 2.776, 5: 2.571, 7: 2.365, 9: 2.262, 11: 2.201, 19: 2.093, 23: 2.069}
+WARM_SEED = 1000
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def turn(it: Running, seed: int, requests: int, *, watched: bool) -> dict[str, f
         extra_body=it.server.extra,
         seed=seed,
     )
-    if result.outcomes.good + result.outcomes.late != requests:
+    if result.outcomes.good + result.outcomes.by_reason["late"] != requests:
         raise AssertionError(f"{requests} requests, {result.outcomes}: {result.examples}")
     found = {
         "tokens_per_s": result.tokens / result.elapsed,
@@ -134,7 +135,7 @@ def blocks_of(arms: list[Arm], server: Server, options: argparse.Namespace) -> l
     for order, count in zip((arms, arms[::-1]), halves, strict=True):
         with started(order, server, options) as servers:
             for arm in order:
-                turn(servers[arm.name], 0, REQUESTS, watched=False)  # warm
+                turn(servers[arm.name], WARM_SEED, REQUESTS, watched=False)
             for number in range(count):
                 block = {}
                 for arm in order if number % 2 == 0 else order[::-1]:
@@ -151,7 +152,7 @@ def blocks_of(arms: list[Arm], server: Server, options: argparse.Namespace) -> l
 def paired(name: str, values: list[float], unit: str) -> Bar:
     """The mean of the blocks' differences, and its 95 % interval."""
     mean = statistics.mean(values)
-    half = T_975.get(len(values) - 1, 2.0) * statistics.stdev(values) / len(values) ** 0.5
+    half = t_quantile(0.95, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
     return Bar(name, mean, mean - half, mean + half, None, False, unit)
 
 
@@ -187,6 +188,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=REQUESTS, help="in a turn")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.pairs < 2:
+        parser.error("--pairs: expected at least 2, as the blocks are the unit of the intervals")
     arms = arms_of(options.what)
     blocks = blocks_of(arms, SERVERS[options.server], options)
     questions = {

@@ -236,6 +236,7 @@ static PyObject *uv_popleft(PyObject *queue, PyObject *unused) {
     handle_clock *c = handle == NULL ? NULL : clock_of(queue);
     if (c == NULL || !loop_clock_runs(c->loop)) return handle;
     c->inside = 1;
+    c->thread = this_thread();
     if (is_awaited(c)) handle_began(c, handle);
     else if (c->since_ns != 0) handle_clock_ended(c, tw_now_ns());
     if (__builtin_expect(c->opened != NULL, 0)) Py_CLEAR(c->opened); /* by the handle before */
@@ -259,16 +260,21 @@ static Py_ssize_t uv_length(PyObject *queue) {
     return handles.length(queue);
 }
 
-/* The handle that runs in this thread, if one does, is timed from now on. */
+/* The handle that runs in this thread, if one does and is not timed, is timed from now on: as the stream's own code, until
+ * another one is opened in it. */
 static void opened(PyObject *stream) {
     const CoreObject *core = ((StreamObject *)stream)->core;
     handle_clock *c = handles.first;
     while (c != NULL && !(c->inside && c->thread == this_thread() && c->loop->core == core)) c = c->next;
-    if (c == NULL || c->since_ns != 0 || !loop_clock_runs(c->loop)) return;
+    if (c == NULL || (c->since_ns != 0 && c->opened == NULL) || !loop_clock_runs(c->loop)) return;
+    const uint64_t now = tw_now_ns();
+    StreamObject *before = c->opened;
+    handle_clock_ended(c, now);
     c->opened = (StreamObject *)Py_NewRef(stream);
-    c->since_ns = tw_now_ns();
+    c->since_ns = now;
     tw_store(&c->loop->track->handle_task, 0);
-    tw_store_release(&c->loop->track->handle_since_ns, c->since_ns);
+    tw_store_release(&c->loop->track->handle_since_ns, now);
+    Py_XDECREF((PyObject *)before);
 }
 
 /* ---- the types of queues ---- */
@@ -328,7 +334,7 @@ static int is_deque(PyObject *queue) {
 int handle_clock_begin(handle_clock *c, const loop_clock *loop, enum handle_loop kind, PyObject *queue) {
     const int is = c->queue != NULL || !loop_clock_runs(loop) ? 0 : is_deque(queue);
     if (is <= 0) return is;
-    if (make_type(kind, queue) < 0) return -1;
+    if (make_type(kind, queue) < 0) return PyErr_Occurred() ? -1 : 0;
     if (kind == HANDLES_OF_UVLOOP) loop->core->streams.opened = opened;
     c->loop = loop;
     c->thread = this_thread();

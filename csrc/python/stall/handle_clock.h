@@ -3,7 +3,8 @@
  * wait, is the code object that it runs and its context, which has the request that it works for.
  *
  * Of asyncio each handle is timed, and the last one ends where select() begins. uvloop runs its handles in batches, and
- * reads the length of its queue after each: there the last one ends. Its handles are timed only while a request of the
+ * reads the length of its queue after each, when it has written what was queued for its connections: there the last one
+ * ends, so that these writes are part of it. Its handles are timed only while a request of the
  * process waits for its first token: one is timed from where a stream was opened in it, those after it whole.
  *
  * Under the GIL, on the loop's thread.

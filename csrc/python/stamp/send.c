@@ -81,6 +81,7 @@ static void open_at(SendObject *self, uint64_t arrival_ns, uint64_t entry_ns, tw
     self->stream->stream.status = self->status;
     self->state = SEND_WATCH;
     self->labelled = 0;
+    stream_is_served_here(self->stream);
 }
 
 static void open_request(SendObject *self) { open_at(self, self->arrival_ns, self->entry_ns, (tw_arrival)self->source); }

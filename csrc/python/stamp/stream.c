@@ -31,7 +31,6 @@ void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uin
     self->number = tw_load(&self->core->segment->opened);
     self->marked = 0;
     if (nvtx_on(self->core)) nvtx_request_begin(self->core, &self->range, self->number);
-    if (self->core->streams.opened != NULL) self->core->streams.opened((PyObject *)self);
 }
 
 /* A stamp that was dropped made no message. */
@@ -321,8 +320,10 @@ PyObject *core_stream(PyObject *op, PyObject *args) {
     StreamObject *stream = stream_new(self);
     if (stream == NULL) return NULL;
     stream->by_hand = 1;
-    if (open_by_hand(stream, entry, given != Py_None, request, trace) == 0 && stream_name(stream, model, route) == 0)
+    if (open_by_hand(stream, entry, given != Py_None, request, trace) == 0 && stream_name(stream, model, route) == 0) {
+        stream_is_served_here(stream);
         return (PyObject *)stream;
+    }
     Py_DECREF((PyObject *)stream);
     return NULL;
 }

@@ -25,6 +25,10 @@ typedef struct StreamObject {
 StreamObject *stream_new(CoreObject *core);
 /* Whether it was opened, in this process: else it is not ours to end. */
 static inline int stream_counts(const StreamObject *self) { return self->open && self->epoch == *self->core->epoch; }
+/* It was opened by what serves it, in the thread that serves it: not by an engine for its front end. */
+static inline void stream_is_served_here(StreamObject *self) {
+    if (self->core->streams.opened != NULL) self->core->streams.opened((PyObject *)self);
+}
 /* The object itself, a new reference, if it is a Stream of this core that counts; else NULL. */
 static inline StreamObject *counted_stream(const CoreObject *core, PyObject *op) {
     StreamObject *stream = (StreamObject *)op;
