@@ -235,8 +235,8 @@ static PyObject *uv_popleft(PyObject *queue, PyObject *unused) {
     PyObject *handle = handles.popleft(queue, unused);
     handle_clock *c = handle == NULL ? NULL : clock_of(queue);
     if (c == NULL || !loop_clock_runs(c->loop)) return handle;
+    if (!c->inside) c->thread = this_thread(); /* the first of a batch: a loop may have run in another one before */
     c->inside = 1;
-    c->thread = this_thread();
     if (is_awaited(c)) handle_began(c, handle);
     else if (c->since_ns != 0) handle_clock_ended(c, tw_now_ns());
     if (__builtin_expect(c->opened != NULL, 0)) Py_CLEAR(c->opened); /* by the handle before */
