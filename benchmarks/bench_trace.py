@@ -65,7 +65,7 @@ def instruction_bars() -> Iterator[Bar]:
     counting = importlib.import_module("tests.stamp.test_instructions")
     found = None
     with tempfile.TemporaryDirectory() as directory, suppress(pytest.skip.Exception):
-        found = counting.count(Path(_hot.__file__), Path(directory))
+        found = counting.count("stamps", Path(_hot.__file__), Path(directory))
     for name, base, bar in (
         ()
         if found is None
