@@ -3,9 +3,10 @@
     python tests/servers/prove.py vllm --venv VENV --model DIR [--gguf FILE] [--json FILE]
 
 VENV has the server and this tailwatch installed, DIR is make_model.py's. Run it with a Python that has tailwatch. Each
-process in turn collects a heap of 10^6 objects of ours: once while no client waits, once while every one does. Its
-own log of that (plant/) and the stamps taken behind tailwatch, where messages reach uvicorn, give what must be
-reported."""
+process in turn collects a heap of ours: once while no client waits, once while every one does. On a fast machine
+--objects must be larger, so that these pauses exceed SLOW_GAP_MS. Its own log of that (plant/) and the stamps taken
+behind tailwatch, where messages reach uvicorn, give what must be reported.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("model"))
     parser.add_argument("--gguf", type=Path, default=Path("model.gguf"))
     parser.add_argument("--port", type=int, default=8100)
+    parser.add_argument("--objects", type=int, default=OBJECTS, help="of the heap that each process collects")
     parser.add_argument("--boot", action="store_true", help="TAILWATCH=1 and the boot file instead of tailwatch run")
     parser.add_argument("--log", type=Path, help="keep what the server printed")
     parser.add_argument("--json", type=Path, help="the file of all servers' results, to be brought up to date")
@@ -107,6 +109,7 @@ class Running:
     plant: Path
     process: subprocess.Popen[bytes]
     launches: int = 0
+    objects: int = OBJECTS
 
     def look(self) -> snapshots.Snapshot:
         """The group as it is seen from outside."""
@@ -187,7 +190,7 @@ def running(options: argparse.Namespace, log: Path) -> Iterator[Running]:
             process = subprocess.Popen(
                 [*tailwatch, *command], env=environment, stdout=file, stderr=file, start_new_session=True, cwd=made
             )
-        it = Running(server, options.port, server.model.format(**names), group, plant, process)
+        it = Running(server, options.port, server.model.format(**names), group, plant, process, objects=options.objects)
         try:
             _wait(lambda: _is_up(it), START_SECONDS, "the server does not answer", process)
             yield it
@@ -384,7 +387,7 @@ def _versions(options: argparse.Namespace, server: Server) -> dict[str, str]:
 def plant(it: Running, process: snapshots.Process, account: Account) -> tuple[dict[str, Any], list[Any]]:
     """Twice the same collection in one process: while no client waits, and while all do."""
     name, role = process.name, process.role
-    it.order(process.pid, "build", OBJECTS)
+    it.order(process.pid, "build", it.objects)
     idle = idle_pause(it, process, account)
     name_of_round = f"{name}-busy"
     delays = role == "api" or delays_streams(role)
