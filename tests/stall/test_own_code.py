@@ -96,7 +96,7 @@ async def thread() -> None:
 
 async def first_token(watch: tailwatch.Watch, work: Callable[[], Awaitable[None]] | None) -> Seen:
     """A request by hand that works, waits for its engine (a timer) and has a token. work None: it has none, and as its
-    engine (a thread) is ready a task of nobody's runs."""
+    engine (a thread) is ready a task of no request runs."""
     watch.host.use_loop()
     begin = asyncio.Event()
 
@@ -105,7 +105,7 @@ async def first_token(watch: tailwatch.Watch, work: Callable[[], Awaitable[None]
         spin()
 
     other = asyncio.get_running_loop().create_task(neighbour())
-    await asyncio.sleep(0.005)  # handles are timed from the next one on
+    await asyncio.sleep(0)  # handles are timed from the next one on
     name = f"request-{next(numbers)}"
     with tailwatch.stream(model="m", request_id=name) as stream:
         if work is None:
@@ -161,7 +161,7 @@ def test_of_two_streams_in_one_task_the_later_one_ran_it(kind: Any, watch: tailw
 
     async def both() -> None:
         watch.host.use_loop()
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0)  # handles are timed from the next one on
         with (
             tailwatch.stream(model="m", request_id="earlier") as earlier,
             tailwatch.stream(model="m", request_id="later") as later,
@@ -325,7 +325,7 @@ def test_the_queue_is_given_back(waits: bool) -> None:
             loop.call_soon(seen.append, number)
         assert tailwatch.uninstall() == []
         assert type(queue) is plain and len(queue) >= 3
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
         assert seen == [0, 1, 2]
 
     run(main)
