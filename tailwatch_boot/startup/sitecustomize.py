@@ -23,7 +23,15 @@ def _boot():
     except Exception:
         return
     finally:
-        sys.path.remove(_HOME)
+        _remove_last(_HOME)
+
+
+def _remove_last(directory):
+    # type: (str) -> None
+    for at in range(len(sys.path) - 1, -1, -1):
+        if sys.path[at] == directory:
+            del sys.path[at]
+            return
 
 
 def _hand_over():

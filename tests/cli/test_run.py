@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+import tailwatch
 from tailwatch._cold import ffi, lib
 from tailwatch.cli.run import UnseenTraffic
 from tailwatch.group import unseen
@@ -583,6 +584,18 @@ def test_it_installs_without_a_boot_file(tmp_path: Path) -> None:
     """In an interpreter that has no tailwatch, and in its child; sys.path is left as it was."""
     for state in states(bare(tmp_path / "bare")):
         assert state["boot"] and state["path"] == []
+
+
+def test_the_order_of_the_path_is_kept(tmp_path: Path) -> None:
+    """Where directories follow that which has tailwatch: a .pth file's, the system's after a virtual environment's."""
+    interpreter, later = bare(tmp_path / "bare"), tmp_path / "later"
+    later.mkdir()
+    [site] = (tmp_path / "bare").glob("lib/python*/site-packages")
+    (site / "more.pth").write_text(f"{Path(tailwatch.__file__).parents[1]}\n{later}\n", encoding="utf-8")
+    code = "import json, sys; print(json.dumps(sys.path))"
+    plain = subprocess.run([interpreter, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert json.loads(plain.stdout)[-1] == str(later)
+    assert json.loads(run("--", interpreter, "-c", code).stdout) == json.loads(plain.stdout)
 
 
 def test_the_shadowed_sitecustomize_runs(tmp_path: Path) -> None:
