@@ -483,6 +483,8 @@ class Core:
     def stalls(self, mode: int, minor: int, code: object, library: str, /) -> None:
         """Sets what is recorded of loops that are hooked from now on: 0 nothing, 1 their clocks, 2 and samples by the
         watchdog. minor: of Python's version; code: any code object; library: directory of the standard library."""
+    def works(self, needed: bool, /) -> None:
+        """Sets whether streams of other processes wait for this one: the watchdog runs then, too."""
     def own_frames(self) -> tuple[list[tuple[str, str, int, int]], bool]:
         """The calling thread's innermost frames as the watchdog would read them: function, file, line, whether it is of
         the standard library; and whether this thread is seen to hold the GIL."""

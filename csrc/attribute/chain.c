@@ -97,20 +97,27 @@ static void explain_by_loop(explained *e, uint64_t base) {
 
 /* ---- the chain ---- */
 
-/* The segment whose steps hold the engine's stamps: a peer's, or this process's own. */
-static const tw_segment *engine_of(const explained *e, uint32_t *source) {
-    *source = 0;
-    if (tw_load(&e->g->step_ring.head) != 0) return e->g;
+/* The engine whose steps hold the token's stamp. */
+typedef struct served {
+    const tw_segment *segment; /* NULL: none was found */
+    uint64_t engine;           /* its number, 0: it is this process */
+    uint32_t source;
+} served;
+
+static uint32_t source_of(const tw_peer *peer) { return peer->source < TW_SOURCES ? peer->source : TW_SOURCE_OTHER; }
+
+/* A peer, or this process itself. */
+static served engine_of(const explained *e) {
+    if (tw_load(&e->g->step_ring.head) != 0) return (served){e->g, 0, 0};
     for (uint32_t i = 0; e->by.peer_set != NULL && i < e->by.peer_set->n; ++i) {
         const tw_peer *peer = &e->by.peer_set->peer[i];
         const tw_segment *engine = e->by.peer_set->segment[i];
         uint64_t number;
         if (engine == NULL || (e->by.engine != 0 && peer->engine != e->by.engine)) continue;
-        if (!tw_engine_join(&engine->step_ring, e->w->token->key_ns, &number)) continue;
-        *source = peer->source < TW_SOURCES ? peer->source : TW_SOURCE_OTHER;
-        return engine;
+        if (tw_engine_join(&engine->step_ring, e->w->token->key_ns, &number))
+            return (served){engine, peer->engine, source_of(peer)};
     }
-    return NULL;
+    return (served){NULL, 0, 0};
 }
 
 /* A name of the engine's process becomes one of this segment's. */
@@ -118,22 +125,58 @@ static void add_engine_part(explained *e, const tw_segment *engine, uint32_t sou
     char name[TW_NAME_TEXT];
     tw_engine_name_copy(&engine->step_ring, &engine->host, part.name, name, sizeof name);
     part.name = tw_name_intern(&e->g->host.names, name, strlen(name));
+    if (part.detail_kind == TW_DETAIL_HOLDER) {
+        tw_name_copy(&engine->host.names, (uint32_t)part.detail, name, sizeof name);
+        part.detail = tw_name_intern(&e->g->host.names, name, strlen(name));
+    }
     part.source = (uint8_t)source;
     add_part(e, &part);
+}
+
+/* What kept processes that work together from going on. */
+typedef struct held {
+    uint64_t from_ns, to_ns;
+    uint64_t left_ns;                    /* of what is to be explained */
+    uint64_t by_cause[TW_DELAYS];  /* of those before: what several have at the same time counts once */
+} held;
+
+static void add_held(explained *e, held *h, const tw_segment *segment, uint32_t source) {
+    tw_parts parts = {0};
+    tw_host_held(&segment->host, h->from_ns, h->to_ns, &parts);
+    for (uint32_t i = 0; i < parts.n; ++i) {
+        tw_part part = parts.part[i];
+        uint64_t *before = &h->by_cause[part.cause];
+        const uint64_t whole = part.ns;
+        part.ns = least(since(whole, *before), h->left_ns);
+        *before = most(*before, whole);
+        h->left_ns -= part.ns;
+        if (part.ns > 0) add_engine_part(e, segment, source, part);
+    }
+}
+
+/* The engine, and the processes that work for it. Returns its sum, at most beyond_ns. */
+static uint64_t add_all_held(explained *e, const served *s, uint64_t k0, uint64_t beyond_ns) {
+    held h = {k0, e->w->token->key_ns, beyond_ns, {0}};
+    const tw_peer_set *peers = e->by.peer_set;
+    add_held(e, &h, s->segment, s->source);
+    for (uint32_t i = 0; s->engine != 0 && i < peers->n; ++i)
+        if (peers->peer[i].engine == s->engine && peers->segment[i] != NULL && peers->segment[i] != s->segment)
+            add_held(e, &h, peers->segment[i], source_of(&peers->peer[i]));
+    return beyond_ns - h.left_ns;
 }
 
 /* (k0, k1] beyond what is typical, what paused it and what this process itself did. */
 static void add_engine(explained *e, uint64_t k0, uint64_t typical_ns, const tw_charge *d) {
     tw_parts parts = {0};
-    uint32_t source;
-    const tw_segment *engine = engine_of(e, &source);
-    uint64_t accounted_ns = typical_ns + add_own_work(e, e->w->token->key_ns);
-    if (engine == NULL) return;
+    const served s = engine_of(e);
+    const uint64_t k1 = e->w->token->key_ns;
+    uint64_t accounted_ns = typical_ns + add_own_work(e, k1);
+    if (s.segment == NULL) return;
     for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i) accounted_ns += d->delay[i / TW_CAUSES][i % TW_CAUSES];
-    e->joined = tw_engine_split(&engine->step_ring, &engine->host, k0, e->w->token->key_ns, e->w->request,
-                                accounted_ns, &parts);
+    accounted_ns += add_all_held(e, &s, k0, since(since(k1, k0), accounted_ns));
+    e->joined = tw_engine_split(&s.segment->step_ring, &s.segment->host, k0, k1, e->w->request, accounted_ns, &parts);
     for (uint32_t i = 0; i < parts.n; ++i)
-        if (parts.part[i].cause != TW_DELAY_UNEXPLAINED) add_engine_part(e, engine, source, parts.part[i]);
+        if (parts.part[i].cause != TW_DELAY_UNEXPLAINED) add_engine_part(e, s.segment, s.source, parts.part[i]);
 }
 
 /* By how much a segment of the chain is longer than that of the token before: the last of it is what the host did, what

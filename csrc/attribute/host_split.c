@@ -302,3 +302,40 @@ uint64_t tw_host_split(const tw_host *host, uint32_t track, const tw_pause_clock
     const split s = {host, pauses, track, own, out};
     return split_handles(&s, from_ns, own_from) + split_window(&s, own_from, to_ns, TW_DELAY_OWN_CODE);
 }
+
+/* ---- a process that tokens wait for ---- */
+
+/* Its first thread with engine steps; TW_TRACKS: none is followed. */
+static uint32_t step_track(const tw_host *host) {
+    uint32_t i = 0;
+    while (i < TW_TRACKS && !tw_host_is_of_steps(&host->track[i])) i++;
+    return i;
+}
+
+/* What a thread was runnable for in [from_ns, to_ns], beyond what it usually is in such a time. */
+static uint64_t run_delay_beyond(const tw_host_track *t, uint64_t from_ns, uint64_t to_ns) {
+    tw_host_point first, last;
+    tw_usage u;
+    const uint64_t head = tw_load_acquire(&t->point_head), oldest = since(head, TW_POINTS - 1);
+    if (head < 2 || !tw_host_track_read(t, oldest, &first) || !tw_host_track_read(t, head - 1, &last)) return 0;
+    if (last.at_ns <= first.at_ns) return 0;
+    tw_host_track_usage(t, from_ns, to_ns, &u);
+    const uint64_t whole = since(last.run_delay_ns, first.run_delay_ns), span = last.at_ns - first.at_ns;
+    const uint64_t rest = since(whole, u.run_delay_ns), others = since(span, to_ns - from_ns);
+    const uint64_t usual = others == 0 ? 0 : (uint64_t)((wide)rest * (to_ns - from_ns) / others);
+    return since(u.run_delay_ns, usual);
+}
+
+void tw_host_held(const tw_host *host, uint64_t from_ns, uint64_t to_ns, tw_parts *out) {
+    const uint32_t track = step_track(host);
+    const split s = {host, NULL, track, {0, 0}, out};
+    findings f = {.from_ns = from_ns, .to_ns = to_ns, .track = track < TW_TRACKS ? track : TW_ALL_TRACKS};
+    if (from_ns >= to_ns) return;
+    find_in(&f, &host->by_watchdog);
+    find_in(&f, &host->by_loop);
+    add_plain(&s, TW_DELAY_STOPPED, f.stopped_ns);
+    if (track == TW_TRACKS) return;
+    const uint64_t delayed = run_delay_beyond(&host->track[track], from_ns, to_ns);
+    if (delayed >= TW_SPAN_LEAST_NS) split_run_delay(&s, &f, delayed);
+    deal(&s, &f, TW_SPAN_GIL, TW_SPAN_GIL, since(sum_of(&f, TW_SPAN_GIL, TW_SPAN_GIL), delayed), 0);
+}

@@ -228,6 +228,7 @@ static PyMethodDef core_methods[] = {
     {"trace_stop", core_trace_stop, METH_NOARGS, "trace_stop()\n--\n\nRecord no more, and remove the file."},
     {"trace_turn", core_trace_turn, METH_O, "trace_turn(whole, /)\n--\n\nSample the counters; whole: the clocks and names too."},
     {"stalls", core_stalls, METH_VARARGS, "stalls(mode, minor, code, library, /)\n--\n\nWhat is recorded of loops that are hooked from now on."},
+    {"works", core_works, METH_O, "works(needed, /)\n--\n\nWhether streams of other processes wait for this one."},
     {"own_frames", core_own_frames, METH_NOARGS, "own_frames()\n--\n\nThe calling thread's stack, as it is read without the GIL."},
     {"handle_links", core_handle_links, METH_VARARGS, "handle_links(samples, code, /)\n--\n\nHow the code of an asyncio handle is found."},
     {"trust_frames", core_trust_frames, METH_O, "trust_frames(how, /)\n--\n\nWhether stacks are read, and the GIL's holder."},

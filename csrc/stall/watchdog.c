@@ -38,6 +38,7 @@ struct tw_watchdog {
     pthread_t thread;
     tw_host *host;
     const uint64_t *in_flight;
+    uint64_t works;            /* not 0: for streams of other processes */
     tw_interpreter interpreter;
     tw_reader reader;
     bool reads;
@@ -70,13 +71,20 @@ void tw_watchdog_call(tw_watchdog *w) {
     futex_wake(&w->signal);
 }
 
+static bool is_needed(const tw_watchdog *w) { return tw_load(w->in_flight) != 0 || tw_load(&w->works) != 0; }
+
 /* Until it is called. */
 static void sleep_long(tw_watchdog *w) {
     const uint32_t seen = load32(&w->signal);
     tw_store(&w->host->watchdog_turn_ns, 0);
     __atomic_store_n(&w->sleeps, 1, __ATOMIC_SEQ_CST);
-    if (tw_load(w->in_flight) == 0 && load32(&w->stopping) == 0) futex_wait(&w->signal, seen, NULL);
+    if (!is_needed(w) && load32(&w->stopping) == 0) futex_wait(&w->signal, seen, NULL);
     tw_store(&w->sleeps, 0);
+}
+
+void tw_watchdog_works(tw_watchdog *w, bool works) {
+    tw_store(&w->works, works);
+    if (works && tw_watchdog_sleeps(w)) tw_watchdog_call(w);
 }
 
 /* ---- the thread's own counters: what it costs, and why it was late ---- */
@@ -247,7 +255,7 @@ static uint64_t turn(tw_watchdog *w, uint64_t now) {
     for (uint32_t i = 0; i < TW_TRACKS; i++) (void)look_at(w, i, now, &next);
     pthread_mutex_unlock(&w->changes);
     if (since(now, tw_load(&w->host->throttled_at_ns)) > BASELINE_NS) note_throttled(w, now);
-    if (tw_load(w->in_flight) != 0) w->busy_ns = now;
+    if (is_needed(w)) w->busy_ns = now;
     return next;
 }
 

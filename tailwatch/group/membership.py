@@ -140,6 +140,10 @@ class GroupMember:
             return False
         return any(each.lives and each.policy.freezes and each.role == "api" for each in self.take().processes)
 
+    def works_for_streams(self) -> bool:
+        """Whether streams of other processes of the group are in flight that may wait for this one."""
+        return self.joined and delays_streams(self._role) and self.load()[0] > 0
+
     def engines_are_ready(self) -> bool:
         """Whether all processes that tokens pass through have made their first freeze, where they are to make one."""
         if not self.joined:

@@ -471,6 +471,7 @@ class Watch:
             (self.fast_sse.listen, 1.0),
             (self.fast_sse.log_fallbacks, 1.0),
             (self.host.find_loops, 0.25),
+            (lambda: self.host.works(self.membership.works_for_streams()), 0.25),
             (self.coordinator.check, 1.0),
             (self.coordinator.turn, 0.25),
             (self.coordinator.commands.turn, 0.25),

@@ -103,6 +103,12 @@ class HostWatch:
         """Whether what handles run is separated by request."""
         return bool(self._links) and self._mode != "off"
 
+    def works(self, needed: bool) -> None:
+        """Called by the daemon: whether streams of other processes of the group wait for this one now. The watchdog
+        runs meanwhile: that this process was stopped, or its engine's thread kept waiting, is seen here alone."""
+        if self._mode == "auto":
+            self._core.works(needed)
+
     def find_loops(self) -> None:
         """Called by the daemon: time the loops of other threads."""
         if self._mode != "off":

@@ -31,7 +31,13 @@ static void probe_schedstat(CoreObject *core, const tw_host_track *t) {
         TW_KNOWN);
 }
 
+static void close_schedstat(CoreObject *core, uint32_t number) {
+    if (core->host.schedstat[number] > 0) close(core->host.schedstat[number] - 1);
+    core->host.schedstat[number] = 0;
+}
+
 static void open_schedstat(CoreObject *core, uint32_t number, uint64_t thread) {
+    close_schedstat(core, number);
     const int fd = tw_thread_open(thread, "schedstat");
     core->host.schedstat[number] = fd + 1;
     tw_store(&host_of(core)->track[number].schedstat, fd < 0 ? 0 : (uint64_t)fd + 1);
@@ -46,10 +52,15 @@ static int open_syscall(CoreObject *core, uint64_t thread) {
     return fd;
 }
 
+static void start_watchdog(CoreObject *core) {
+    core_host *h = &core->host;
+    if (h->watchdog == NULL) h->watchdog = tw_watchdog_start(host_of(core), &core->segment->in_flight, &h->interpreter);
+}
+
 static void follow(CoreObject *core, uint32_t number, uint64_t thread) {
     core_host *h = &core->host;
     if (h->mode != STALLS_AUTO) return;
-    if (h->watchdog == NULL) h->watchdog = tw_watchdog_start(host_of(core), &core->segment->in_flight, &h->interpreter);
+    start_watchdog(core);
     if (h->watchdog != NULL)
         tw_watchdog_follow(h->watchdog, number, (uintptr_t)PyThreadState_Get(), open_syscall(core, thread));
 }
@@ -64,6 +75,7 @@ static void release_steps(CoreObject *core, int track) {
     leave_steps(core, track, 0);
     if (core->host.watchdog != NULL) tw_watchdog_unfollow(core->host.watchdog, (uint32_t)track);
     tw_host_release(host_of(core), (uint32_t)track);
+    close_schedstat(core, (uint32_t)track);
 }
 
 /* The tracks of step threads that have ended, or of all. */
@@ -91,7 +103,9 @@ void core_follow_steps(CoreObject *core, tw_step_lane *lane) {
         track = tw_host_take_steps(host_of(core), thread);
     }
     lane->followed = track < 0 ? TW_STEP_UNFOLLOWED : track + 1;
-    if (track >= 0) follow(core, (uint32_t)track, thread);
+    if (track < 0) return;
+    open_schedstat(core, (uint32_t)track, thread);
+    follow(core, (uint32_t)track, thread);
 }
 
 void loop_clock_begin(loop_clock *clock, CoreObject *core) {
@@ -110,11 +124,6 @@ void loop_clock_begin(loop_clock *clock, CoreObject *core) {
     follow(core, clock->number, thread);
     found(core, TW_HOST_LOOP_CLOCK, TW_KNOWN);
     tw_host_point_now(host_of(core), clock->number);
-}
-
-static void close_schedstat(CoreObject *core, uint32_t number) {
-    if (core->host.schedstat[number] > 0) close(core->host.schedstat[number] - 1);
-    core->host.schedstat[number] = 0;
 }
 
 void loop_clock_end(loop_clock *clock) {
@@ -246,6 +255,17 @@ static PyObject *list_frames(const tw_python_frame *frames, uint32_t n) {
         Py_XDECREF(frame);
     }
     return list;
+}
+
+/* works(needed): whether streams of other processes wait for this one. */
+PyObject *core_works(PyObject *op, PyObject *needed) {
+    CoreObject *core = (CoreObject *)op;
+    const int works = PyObject_IsTrue(needed);
+    if (works < 0) return NULL;
+    if (core->host.mode != STALLS_AUTO || *core->epoch == 0) Py_RETURN_NONE;
+    if (works) start_watchdog(core);
+    if (core->host.watchdog != NULL) tw_watchdog_works(core->host.watchdog, works != 0);
+    Py_RETURN_NONE;
 }
 
 /* own_frames(): the calling thread's stack as the watchdog would read it, and whether the GIL's holder is this thread.

@@ -2,8 +2,8 @@
  * what they run, what they sleep in, which thread holds the lock.
  *
  * While no stream is in flight it sleeps without a timer. Else it wakes each 10 ms, each 2 ms while a loop has been
- * busy for more than 4 ms, or a step goes on beyond its limit, and takes samples of that: spaced wider and wider, and no more CPU time than half a percent of
- * a core: beyond that it only counts. Its own lateness is recorded too.
+ * busy for more than 4 ms, or a step goes on beyond its limit, and takes samples of that: spaced wider and wider, and no
+ * more CPU time than half a percent of a core: beyond that it only counts. Its own lateness is recorded too.
  *
  * Thread rule: start, follow, unfollow and stop under the GIL; call from any thread. The thread itself takes no lock
  * but its own, and allocates nothing.
@@ -40,6 +40,9 @@ bool tw_watchdog_sleeps(const tw_watchdog *w);
 
 /* Wakes it: a stream is in flight. A system call where it sleeps. */
 void tw_watchdog_call(tw_watchdog *w);
+
+/* Whether streams of other processes wait for this one: it runs as if they were in flight here. */
+void tw_watchdog_works(tw_watchdog *w, bool works);
 
 /* Ends the thread and waits for it: some 100 us at most. */
 void tw_watchdog_stop(tw_watchdog *w);

@@ -1,0 +1,180 @@
+/* A wait explained by its chain: what the engine's processes were kept by is charged before its steps are. */
+#include "tailwatch/attribute/chain.h"
+
+#include <stdlib.h>
+
+#include "segment_tools.h"
+#include "tailwatch/attribute/engine_split.h"
+#include "tw_test.h"
+
+#define MS UINT64_C(1000000)
+#define STEP (10 * MS)
+#define ENGINE UINT64_C(7)
+enum { API, OF_ENGINE, OF_WORKER, OTHER, PROCESSES };
+
+static tw_segment *of[PROCESSES];
+static tw_peer_set *peers;
+static uint64_t now;
+
+static void begin(void) {
+    static const uint64_t engine[PROCESSES] = {0, ENGINE, ENGINE, ENGINE + 1};
+    now = 1000 * MS;
+    peers = calloc(1, sizeof *peers);
+    for (uint32_t i = 0; i < PROCESSES; ++i) {
+        of[i] = calloc(1, segment_bytes(1));
+        TW_REQUIRE(of[i] != NULL && peers != NULL);
+        if (i == API) continue;
+        peers->segment[peers->n] = of[i];
+        peers->peer[peers->n++] = (tw_peer){&of[i]->pause, engine[i], i};
+    }
+}
+static void end(void) {
+    for (int i = 0; i < PROCESSES; ++i) free(of[i]);
+    free(peers);
+}
+TW_AROUND(begin, end)
+
+static uint32_t units(uint64_t ns) { return (uint32_t)(ns / TW_OFFSET_UNIT_NS); }
+
+/* A step of decoding that took so much longer in its wait. Returns the stamp of its outputs. */
+static uint64_t step(uint64_t longer) {
+    tw_step_record s = {.requests = 4, .decode_requests = 4, .decode_tokens = 4};
+    s.part[TW_PART_SCHEDULE] = s.part[TW_PART_UPDATE] = units(MS / 2);
+    s.part[TW_PART_WAIT] = units(STEP - MS + longer);
+    now += STEP + longer;
+    s.update_ns = now - MS / 2;
+    s.done_ns = now;
+    s.key_ns = now - 1000;
+    tw_step_write(&of[OF_ENGINE]->step_ring, &s);
+    return s.key_ns;
+}
+
+static uint64_t warm(void) {
+    uint64_t key = 0;
+    for (int i = 0; i < 100; ++i) key = step(0);
+    return key;
+}
+
+/* Of a token whose engine's stamps are k0 and k1. */
+static tw_parts explain(uint64_t k0, uint64_t k1) {
+    const tw_token_chain before = {k0, k0 + 1000, k0 + 2000}, token = {k1, k1 + 1000, k1 + 2000};
+    const tw_wait w = {.phase = TW_PHASE_ITL, .from_ns = k0 + 3000, .to_ns = k1 + 3000, .typical_ns = STEP,
+                       .track = -1, .before = &before, .token = &token};
+    const tw_charge d = {0};
+    tw_parts parts;
+    tw_wait_explain(of[API], (tw_served_by){.peer_set = peers, .engine = ENGINE}, &w, &d, true, &parts);
+    TW_CHECK_EQ(k1 - k0 - STEP, tw_parts_sum(&parts));
+    TW_CHECK_EQ(0, of[API]->drops[TW_DROP_UNJOINED]);
+    return parts;
+}
+
+static uint64_t part_of(const tw_parts *parts, int cause, int source) {
+    uint64_t ns = 0;
+    for (uint32_t i = 0; i < parts->n; ++i)
+        if (parts->part[i].cause == cause && parts->part[i].source == source) ns += parts->part[i].ns;
+    return ns;
+}
+
+static void stop(int process, uint64_t from, uint64_t to) {
+    const tw_host_span s = {0, from, to, tw_span_what(TW_SPAN_SILENCE, TW_ALL_TRACKS, TW_MEASURED), 0,
+                            TW_SILENCE_STOPPED, {0, 0}};
+    tw_span_add(&of[process]->host.by_watchdog, &s);
+}
+
+TW_TEST(what_nothing_is_known_of_is_the_device_s) {
+    const uint64_t k0 = warm(), k1 = step(200 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_NEAR(200e6, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE), 1e6);
+}
+
+TW_TEST(a_stopped_process_of_the_engine_has_what_it_was_stopped_for) {
+    for (int process = OF_ENGINE; process <= OF_WORKER; ++process) {
+        const uint64_t k0 = warm(), k1 = step(200 * MS);
+        stop(process, k1 - 205 * MS, k1 - 5 * MS);
+        const tw_parts p = explain(k0, k1);
+        TW_CHECK_EQ(200 * MS, part_of(&p, TW_DELAY_STOPPED, process));
+        TW_CHECK_EQ(0, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE));
+    }
+}
+
+TW_TEST(what_several_were_stopped_for_counts_once) {
+    const uint64_t k0 = warm(), k1 = step(200 * MS);
+    stop(OF_ENGINE, k1 - 205 * MS, k1 - 105 * MS);
+    stop(OF_WORKER, k1 - 205 * MS, k1 - 55 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(100 * MS, part_of(&p, TW_DELAY_STOPPED, OF_ENGINE));
+    TW_CHECK_EQ(50 * MS, part_of(&p, TW_DELAY_STOPPED, OF_WORKER));
+    TW_CHECK_EQ(50 * MS, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE));
+}
+
+TW_TEST(processes_of_another_engine_delay_nothing_here) {
+    const uint64_t k0 = warm(), k1 = step(200 * MS);
+    stop(OTHER, k1 - 205 * MS, k1 - 5 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(0, part_of(&p, TW_DELAY_STOPPED, OTHER));
+}
+
+TW_TEST(no_more_than_the_excess_is_charged) {
+    const uint64_t k0 = warm(), k1 = step(200 * MS);
+    stop(OF_ENGINE, k0 - 100 * MS, k1 + 100 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(200 * MS, part_of(&p, TW_DELAY_STOPPED, OF_ENGINE));
+}
+
+/* ---- the engine's thread ---- */
+
+static tw_host_track *thread_with_steps(void) {
+    tw_host *host = &of[OF_ENGINE]->host;
+    const int track = tw_host_take_steps(host, 1234);
+    TW_REQUIRE(track >= 0);
+    return &host->track[track];
+}
+
+static void point(tw_host_track *t, uint64_t at, uint64_t run_delay) {
+    const tw_host_point p = {0, at, 0, run_delay, 0, 0, 0, 0};
+    tw_host_track_add(t, &p);
+}
+
+TW_TEST(the_engine_s_wait_for_the_interpreter_lock_has_its_holder) {
+    tw_host *host = &of[OF_ENGINE]->host;
+    (void)thread_with_steps();
+    const uint64_t k0 = warm(), k1 = step(80 * MS);
+    const uint32_t holder = tw_name_intern(&host->names, "compile_schema", 14);
+    const tw_host_span s = {0, k1 - 75 * MS, k1 - 5 * MS, tw_span_what(TW_SPAN_GIL, 0, TW_SAMPLED), 0, holder, {0, 0}};
+    tw_span_add(&host->by_watchdog, &s);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(70 * MS, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
+    TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE));
+    char name[TW_NAME_TEXT];
+    for (uint32_t i = 0; i < p.n; ++i)
+        if (p.part[i].cause == TW_DELAY_GIL) tw_name_copy(&of[API]->host.names, (uint32_t)p.part[i].detail, name, sizeof name);
+    TW_CHECK_STR("compile_schema", name);
+}
+
+TW_TEST(waits_for_a_cpu_count_beyond_the_usual) {
+    tw_host_track *t = thread_with_steps();
+    uint64_t delay = 0, k0 = 0;
+    for (int i = 0; i < 100; ++i) {
+        k0 = step(0);
+        point(t, k0, delay += MS);
+    }
+    const uint64_t k1 = step(50 * MS);
+    point(t, k1, delay += 36 * MS); /* in 60 ms, in which 6 are usual */
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_NEAR(30e6, part_of(&p, TW_DELAY_CPU, OF_ENGINE), 0.1e6);
+    TW_CHECK_NEAR(20e6, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE), 0.1e6);
+}
+
+TW_TEST(the_usual_wait_for_a_cpu_is_no_cause) {
+    tw_host_track *t = thread_with_steps();
+    uint64_t delay = 0, k0 = 0;
+    for (int i = 0; i < 100; ++i) {
+        k0 = step(0);
+        point(t, k0, delay += MS);
+    }
+    const uint64_t k1 = step(10 * MS);
+    point(t, k1, delay += 2 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(0, part_of(&p, TW_DELAY_CPU, OF_ENGINE));
+    TW_CHECK_NEAR(10e6, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE), 0.5e6);
+}
