@@ -137,7 +137,7 @@ static void add_engine_part(explained *e, const tw_segment *engine, uint32_t sou
 typedef struct held {
     uint64_t from_ns, to_ns;
     uint64_t left_ns;                    /* of what is to be explained */
-    uint64_t by_cause[TW_DELAYS];  /* of those before: what several have at the same time counts once */
+    uint64_t by_cause[TW_DELAYS];        /* of those before: what several have at the same time counts once */
 } held;
 
 static void add_held(explained *e, held *h, const tw_segment *segment, uint32_t source) {
@@ -155,7 +155,7 @@ static void add_held(explained *e, held *h, const tw_segment *segment, uint32_t 
 }
 
 /* The engine, and the processes that work for it. Returns its sum, at most beyond_ns. */
-static uint64_t add_all_held(explained *e, const served *s, uint64_t k0, uint64_t beyond_ns) {
+static uint64_t add_held_in_steps(explained *e, const served *s, uint64_t k0, uint64_t beyond_ns) {
     held h = {k0, e->w->token->key_ns, beyond_ns, {0}};
     const tw_peer_set *peers = e->by.peer_set;
     add_held(e, &h, s->segment, s->source);
@@ -166,17 +166,26 @@ static uint64_t add_all_held(explained *e, const served *s, uint64_t k0, uint64_
 }
 
 /* (k0, k1] beyond what is typical, what paused it and what this process itself did. */
-static void add_engine(explained *e, uint64_t k0, uint64_t typical_ns, const tw_charge *d) {
+static void add_engine(explained *e, const served *s, uint64_t k0, uint64_t typical_ns, const tw_charge *d) {
     tw_parts parts = {0};
-    const served s = engine_of(e);
     const uint64_t k1 = e->w->token->key_ns;
     uint64_t accounted_ns = typical_ns + add_own_work(e, k1);
-    if (s.segment == NULL) return;
+    if (s->segment == NULL) return;
     for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i) accounted_ns += d->delay[i / TW_CAUSES][i % TW_CAUSES];
-    accounted_ns += add_all_held(e, &s, k0, since(since(k1, k0), accounted_ns));
-    e->joined = tw_engine_split(&s.segment->step_ring, &s.segment->host, k0, k1, e->w->request, accounted_ns, &parts);
+    accounted_ns += add_held_in_steps(e, s, k0, since(since(k1, k0), accounted_ns));
+    e->joined = tw_engine_split(&s->segment->step_ring, &s->segment->host, k0, k1, e->w->request, accounted_ns, &parts);
     for (uint32_t i = 0; i < parts.n; ++i)
-        if (parts.part[i].cause != TW_DELAY_UNEXPLAINED) add_engine_part(e, s.segment, s.source, parts.part[i]);
+        if (parts.part[i].cause != TW_DELAY_UNEXPLAINED) add_engine_part(e, s->segment, s->source, parts.part[i]);
+}
+
+/* What the engine sends late, because its process was stopped or its threads waited for the interpreter lock: of what
+ * the way here took beyond before_ns. Returns its sum. */
+static uint64_t add_held_on_the_way(explained *e, const served *s, uint64_t from, uint64_t to, uint64_t before_ns) {
+    const uint64_t beyond = since(since(to, from), before_ns);
+    held h = {to - beyond, to, beyond, {0}};
+    h.by_cause[TW_DELAY_CPU] = h.by_cause[TW_DELAY_THROTTLED] = UINT64_MAX; /* of the thread with steps alone */
+    if (s->segment != NULL && s->segment != e->g) add_held(e, &h, s->segment, s->source);
+    return beyond - h.left_ns;
 }
 
 /* By how much a segment of the chain is longer than that of the token before: the last of it is what the host did, what
@@ -190,9 +199,12 @@ static void explain_by_chain(explained *e, const tw_charge *d) {
     const tw_token_chain *t = e->w->token, *b = e->w->before;
     const tw_token_chain none = {e->w->from_ns, e->w->from_ns, e->w->from_ns};
     const bool first = b == NULL;
+    const served s = engine_of(e);
     if (first) b = &none;
-    add_engine(e, first ? e->w->from_ns + e->w->accept_ns : b->key_ns, first ? 0 : e->w->typical_ns, d);
-    add_segment(e, t->key_ns, t->recv_ns, since(b->recv_ns, b->key_ns), TW_DELAY_TRANSPORT);
+    add_engine(e, &s, first ? e->w->from_ns + e->w->accept_ns : b->key_ns, first ? 0 : e->w->typical_ns, d);
+    uint64_t way_ns = since(b->recv_ns, b->key_ns);
+    way_ns += add_held_on_the_way(e, &s, t->key_ns, t->recv_ns, way_ns);
+    add_segment(e, t->key_ns, t->recv_ns, way_ns, TW_DELAY_TRANSPORT);
     add_segment(e, t->recv_ns, t->processed_ns, since(b->processed_ns, b->recv_ns), TW_DELAY_OUTPUT);
     add_segment(e, t->processed_ns, e->w->to_ns, first ? 0 : since(e->w->from_ns, b->processed_ns), TW_DELAY_OWN_CODE);
 }

@@ -15,6 +15,7 @@ import pytest
 
 import tailwatch
 from tailwatch import _hot
+from tailwatch._cold import ffi
 from tailwatch.errors import OptionError
 
 from ..support.waiting import until
@@ -296,3 +297,15 @@ def test_signals_are_handled_while_the_loop_waits(install: Callable[..., tailwat
         signal.signal(signal.SIGALRM, before)
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
+
+
+def test_a_thread_with_steps_reads_its_counters(install: Callable[..., tailwatch.Watch]) -> None:
+    segment = ffi.cast("const tw_segment *", install().core.address)
+
+    def points() -> int:
+        with tailwatch.step():
+            time.sleep(0.002)  # a point is taken once a millisecond at most
+        return sum(track.point_head for track in segment.host.track if track.step_limit_ns)
+
+    with tailwatch.stream(model="m"):
+        until(lambda: points() > 2, "points of a track of steps")

@@ -55,18 +55,20 @@ static uint64_t warm(void) {
     return key;
 }
 
-/* Of a token whose engine's stamps are k0 and k1. */
-static tw_parts explain(uint64_t k0, uint64_t k1) {
-    const tw_token_chain before = {k0, k0 + 1000, k0 + 2000}, token = {k1, k1 + 1000, k1 + 2000};
-    const tw_wait w = {.phase = TW_PHASE_ITL, .from_ns = k0 + 3000, .to_ns = k1 + 3000, .typical_ns = STEP,
+/* Of a token whose engine's stamps are k0 and k1, and which came so much later than usual. */
+static tw_parts explain_sent(uint64_t k0, uint64_t k1, uint64_t late) {
+    const tw_token_chain before = {k0, k0 + 1000, k0 + 2000}, token = {k1, k1 + 1000 + late, k1 + 2000 + late};
+    const tw_wait w = {.phase = TW_PHASE_ITL, .from_ns = k0 + 3000, .to_ns = k1 + 3000 + late, .typical_ns = STEP,
                        .track = -1, .before = &before, .token = &token};
     const tw_charge d = {0};
     tw_parts parts;
     tw_wait_explain(of[API], (tw_served_by){.peer_set = peers, .engine = ENGINE}, &w, &d, true, &parts);
-    TW_CHECK_EQ(k1 - k0 - STEP, tw_parts_sum(&parts));
+    TW_CHECK_EQ(k1 - k0 + late - STEP, tw_parts_sum(&parts));
     TW_CHECK_EQ(0, of[API]->drops[TW_DROP_UNJOINED]);
     return parts;
 }
+
+static tw_parts explain(uint64_t k0, uint64_t k1) { return explain_sent(k0, k1, 0); }
 
 static uint64_t part_of(const tw_parts *parts, int cause, int source) {
     uint64_t ns = 0;
@@ -119,6 +121,14 @@ TW_TEST(no_more_than_the_excess_is_charged) {
     stop(OF_ENGINE, k0 - 100 * MS, k1 + 100 * MS);
     const tw_parts p = explain(k0, k1);
     TW_CHECK_EQ(200 * MS, part_of(&p, TW_DELAY_STOPPED, OF_ENGINE));
+}
+
+TW_TEST(an_engine_that_is_stopped_before_it_sends_delays_what_it_sends) {
+    const uint64_t k0 = warm(), k1 = step(0);
+    stop(OF_ENGINE, k1 + MS, k1 + 150 * MS);
+    const tw_parts p = explain_sent(k0, k1, 200 * MS);
+    TW_CHECK_EQ(149 * MS, part_of(&p, TW_DELAY_STOPPED, OF_ENGINE));
+    TW_CHECK_EQ(51 * MS, part_of(&p, TW_DELAY_TRANSPORT, 0));
 }
 
 /* ---- the engine's thread ---- */
