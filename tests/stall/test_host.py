@@ -303,7 +303,7 @@ def test_a_thread_with_steps_reads_its_counters(install: Callable[..., tailwatch
     segment = ffi.cast("const tw_segment *", install().core.address)
 
     def points() -> int:
-        with tailwatch.step():
+        with tailwatch.step("decode"):
             time.sleep(0.002)  # a point is taken once a millisecond at most
         return sum(track.point_head for track in segment.host.track if track.step_limit_ns)
 
