@@ -26,13 +26,13 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from clients import Streams, ids_of
 from harness import machine
-from prove import Running, _processes, _versions, _wait, running
+from prove import Running, _processes, _soon, _versions, _wait, running
 from targets import SERVERS
 
 from tailwatch.diagnose.why import late_tokens
 from tailwatch.snapshots.model import Cause, SlowGap
 
-STREAMS, TOKENS = 4, 900
+STREAMS, TOKENS = 4, 1800
 OBJECTS = 400_000  # of the heap that is collected
 STOP_SECONDS = 0.2
 SLOW_GAP_MS = 10
@@ -69,7 +69,7 @@ PLANTS = {
     "api: a thread with the GIL": Plant("api", ("stall", "gil"), ("gil",), "hold_the_lock"),
     "api: a collection": Plant("api", ("collect", 2), ("gc2",)),
     "api: SIGSTOP": Plant("api", ("stop", STOP_SECONDS), ("stopped",)),
-    "api: slow process_outputs()": Plant("api", ("sleep", "process_outputs"), ("output",)),
+    "api: slow process_outputs()": Plant("api", ("sleep", "process_outputs"), ("output", "sleep"), "call"),
     "engine: slow schedule()": Plant("engine", ("sleep", "schedule"), ("engine_host",)),
     "engine: a thread with the GIL": Plant("engine", ("stall", "gil"), ("gil",), "hold_the_lock"),
     "engine: a collection": Plant("engine", ("collect", 2), ("gc2",)),
@@ -85,7 +85,7 @@ PAIRS = (
     ("worker: a collection", "api: a thread with the GIL"),
 )
 WORD_TOKENS = 5  # of "word" and a space
-LONG = {"prefill of 900 tokens": 900, "prefill of 3000 tokens": 3000}
+LONG = {"prefill of 3000 tokens": 3000}
 
 
 class Interval(NamedTuple):
@@ -149,16 +149,19 @@ class Round(NamedTuple):
 
 
 def play(it: Running, name: str, happen: Callable[[], list[Interval]], tokens: int = TOKENS) -> Round:
-    """Streams that decode, and what happens when each has had a sixth of its tokens."""
+    """Streams that decode, and what happens when each has had a twelfth of its tokens."""
     before, began = it.look().delay, time.monotonic()
     streams = it.streams(name, count=STREAMS, tokens=tokens)
-    streams.wait_for_tokens(tokens // 6, streams=STREAMS)
+    streams.wait_for_tokens(tokens // 12, streams=STREAMS)
     intervals = happen()
+    soon = _soon(it, streams)
     streams.finish()
     seconds = time.monotonic() - began
     _wait(lambda: it.look().in_flight == 0, 30, "streams are left")
-    late = [gap for gap in late_tokens(it.look()) if gap.request_id.startswith(ids_of(name))]
-    after = it.look().delay
+    looks = (soon, it.look())  # the last 256 late tokens are kept
+    kept = {(gap.request_id, gap.token): gap for look in looks for gap in late_tokens(look)}
+    late = [gap for gap in kept.values() if gap.request_id.startswith(ids_of(name))]
+    after = looks[-1].delay
     delay = {cause: after[cause] - before.get(cause, 0.0) for cause in after}
     return Round(late, intervals, seconds * STREAMS, delay)
 
