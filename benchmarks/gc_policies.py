@@ -20,8 +20,8 @@ holes in the loads that leave the processor idle now and then, under all policie
 --objects: of the heap that lives as long as the server. Full collections are due after a quarter of it has grown old: a
 smaller heap has as many of them in a shorter run.
 
---memory: for long runs, of which only memory is judged. It grows to the most that was dead at a time, and that record is
-broken ever more seldom: a slope over half a minute shows it still.
+--memory: for long runs, of which only memory is judged. It grows to the most that was dead at a time, and that record
+is broken ever more seldom: a slope over half a minute shows it still.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ MODES = {
     "whole prefills": "--no-enable-chunked-prefill --max-num-batched-tokens 4096",
     "outputs of four steps": "--stream-interval 4",
     "two API processes": "--api-server-count 2",
-    "a small KV cache": "--num-gpu-blocks-override 16",
+    "a small KV cache": "--num-gpu-blocks-override 32 --max-model-len 3328",
 }
 SMALL = "a small KV cache"
 
@@ -84,6 +84,7 @@ PAIRS = (
     ("worker: slow execute_model()", "api: slow process_outputs()"),
     ("worker: a collection", "api: a thread with the GIL"),
 )
+VICTIM = 2700
 WORD_TOKENS = 5  # of "word" and a space
 LONG = {"prefill of 3000 tokens": 3000}
 
@@ -148,8 +149,9 @@ class Round(NamedTuple):
     delay: dict[str, float]
 
 
-def play(it: Running, name: str, happen: Callable[[], list[Interval]], tokens: int = TOKENS) -> Round:
-    """Streams that decode, and what happens when each has had a twelfth of its tokens."""
+def play(it: Running, name: str, happen: Callable[[], list[Interval]], tokens: int = TOKENS, other: str = "") -> Round:
+    """Streams that decode, and what happens when each has had a twelfth of its tokens. other: the late tokens are those
+    of a request of that name."""
     before, began = it.look().delay, time.monotonic()
     streams = it.streams(name, count=STREAMS, tokens=tokens)
     streams.wait_for_tokens(tokens // 12, streams=STREAMS)
@@ -160,7 +162,7 @@ def play(it: Running, name: str, happen: Callable[[], list[Interval]], tokens: i
     _wait(lambda: it.look().in_flight == 0, 30, "streams are left")
     looks = (soon, it.look())  # the last 256 late tokens are kept
     kept = {(gap.request_id, gap.token): gap for look in looks for gap in late_tokens(look)}
-    late = [gap for gap in kept.values() if gap.request_id.startswith(ids_of(name))]
+    late = [gap for gap in kept.values() if gap.request_id.startswith(ids_of(other or name))]
     after = looks[-1].delay
     delay = {cause: after[cause] - before.get(cause, 0.0) for cause in after}
     return Round(late, intervals, seconds * STREAMS, delay)
@@ -285,16 +287,10 @@ def merged(some: Iterator[Round]) -> Callable[[list[Plant]], dict[str, Any]]:
 
 
 def preempted(it: Running) -> Iterator[tuple[str, dict[str, Any]]]:
-    """More streams than the KV cache holds."""
+    """The KV cache does not hold the streams and a request with a long prompt: it loses its place to them."""
     play(it, "warm", list, tokens=30)
-    found = play(it, "preempted", list, tokens=120)
-    whole = replace_intervals(found)
-    yield "preempted", account(whole, [Plant("engine", ("", 0), ("preempted", "queued"))])
-
-
-def replace_intervals(found: Round) -> Round:
-    """What was planted lasted as long as the round."""
-    return found._replace(intervals=[Interval(0.0, time.time())])
+    found = play(it, "preempted", lambda: request(it, "victim", VICTIM, 300), tokens=1000, other="victim")
+    yield "preempted", account(found, [Plant("engine", ("", 0), ("preempted",))])
 
 
 def run(mode: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -303,7 +299,9 @@ def run(mode: str, options: argparse.Namespace) -> dict[str, Any]:
     command = base.command.partition(" --enforce-eager")[0] + f" {PLAIN} {MODES[mode]}"
     SERVERS[mode] = replace(base, command=command)
     with tempfile.NamedTemporaryFile(suffix=".log") as log:
-        where = argparse.Namespace(**{**vars(options), "server": mode, "gguf": Path(), "boot": False, "slow_gap_ms": SLOW_GAP_MS, "objects": 0})
+        where = argparse.Namespace(
+            **{**vars(options), "server": mode, "gguf": Path(), "boot": False, "slow_gap_ms": SLOW_GAP_MS, "objects": 0}
+        )
         with running(where, Path(log.name)) as it:
             found = {}
             for title, row in preempted(it) if mode == SMALL else rounds(it, options.rounds):

@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("model"))
     parser.add_argument("--pairs", type=int, default=20, help="blocks, of one turn for each")
     parser.add_argument("--requests", type=int, default=REQUESTS, help="in a turn")
-    parser.add_argument("--streams", type=int, default=STREAMS, help="at a time; 1: no batch forms, so turns vary least")
+    parser.add_argument("--streams", type=int, default=STREAMS, help="at a time; of 1 no batch forms")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.pairs < 2:
@@ -201,7 +201,8 @@ def main() -> None:
     report = Report(questions[options.what], bars=(overhead if options.what == "overhead" else policies)(blocks))
     report.notes.append(
         f"{len(blocks)} blocks, all servers started twice; in a turn {options.requests} requests of {TOKENS} tokens, "
-        f"{options.streams} at a time, on {len(os.sched_getaffinity(0))} CPUs; in brackets the 95 % interval of the mean over the blocks"
+        f"{options.streams} at a time, on {len(os.sched_getaffinity(0))} CPUs; in brackets the 95 % interval of the "
+        "mean over the blocks"
     )
     print(report)
     if options.json:
