@@ -289,8 +289,8 @@ def merged(some: Iterator[Round]) -> Callable[[list[Plant]], dict[str, Any]]:
 def preempted(it: Running) -> Iterator[tuple[str, dict[str, Any]]]:
     """The KV cache does not hold the streams and a request with a long prompt: it loses its place to them."""
     play(it, "warm", list, tokens=30)
-    found = play(it, "preempted", lambda: request(it, "victim", VICTIM, 300), tokens=1000, other="victim")
-    yield "preempted", account(found, [Plant("engine", ("", 0), ("preempted",))])
+    found = play(it, "preempted", lambda: request(it, "victim", VICTIM, 300), tokens=600, other="victim")
+    yield "preempted", account(found, [Plant("engine", ("", 0), ("preempted", "queued"))])
 
 
 def run(mode: str, options: argparse.Namespace) -> dict[str, Any]:
