@@ -385,7 +385,7 @@ def main() -> None:
     if options.json:
         for run in found:
             for name in ("holes", "own_holes"):
-                run[name] = run[name][-KEPT_HOLES:]
+                run[name] = [] if plan.auto else run[name][-KEPT_HOLES:]
         options.json.write_text(json.dumps(report.as_dict() | {"runs": found}, indent=1) + "\n", encoding="utf-8")
 
 
