@@ -1,6 +1,7 @@
 """What does each policy of the collector cost a server: tokens that wait, memory, processor time?
 
-    python gc_policies.py [--python EXE ...] [--seconds 30] [--blocks 3] [--realtime] [--memory] [--json FILE] [--quick]
+    python gc_policies.py [--python EXE ...] [--seconds 30] [--blocks 3] [--objects 2600000] [--loads LOAD ...]
+                          [--realtime] [--memory | --auto] [--json FILE] [--quick]
 
 gc_workload.py under each policy and load, one after the other, block by block, with the same seed in a block; each
 Python on a core of its own, all of them at the same policy at the same time. The arm against which others are measured
@@ -15,8 +16,12 @@ less gc.disable()'s: the median of the blocks' paired differences, against what 
 blocks, whichever is larger. --realtime (SCHED_FIFO, for root) keeps the other processes of the machine from making any
 holes in the loads that leave the processor idle now and then, under all policies.
 
---memory: for long runs, of which only memory is told. It grows to the most that was dead at a time, and that record is
-broken ever more seldom: a slope over half a minute shows it still.
+--auto: only the choice of gc="auto" is judged, against the fixed policies; the arm that never collects is left out.
+--objects: of the heap that lives as long as the server. Full collections are due after a quarter of it has grown old: a
+smaller heap has as many of them in a shorter run.
+
+--memory: for long runs, of which only memory is judged. It grows to the most that was dead at a time, and that record
+is broken ever more seldom: a slope over half a minute shows it still.
 """
 
 from __future__ import annotations
@@ -31,11 +36,13 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness import Bar, Report
 
+FROZEN = 2_600_000
 WORKLOAD = Path(__file__).resolve().parent / "gc_workload.py"
 DISABLED, OBSERVE, FREEZE, OURS, AUTO = "gc.disable()", "observe", "freeze", "idle", "auto"
 FIXED = (OBSERVE, FREEZE, OURS)
@@ -62,16 +69,41 @@ def place(core: int, realtime: bool) -> None:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 
 
-def run_one(python: str, core: int, policy: str, load: str, seconds: float, seed: int, realtime: bool) -> Run:
+@dataclass(frozen=True)
+class Plan:
+    """What is run."""
+
+    pythons: list[str]
+    loads: tuple[str, ...]
+    seconds: float = 30.0
+    blocks: int = 3
+    objects: int = FROZEN
+    realtime: bool = False
+    memory: bool = False
+    auto: bool = False
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The arms of each load."""
+        return (DISABLED, FREEZE, OURS) if self.memory else (*FIXED, AUTO) if self.auto else POLICIES
+
+    @property
+    def judges_cost(self) -> bool:
+        """Whether steps without a pass due are compared."""
+        return set(JUDGED) <= set(self.loads) and not self.memory and not self.auto
+
+
+def run_one(plan: Plan, python: str, core: int, policy: str, load: str, seed: int) -> Run:
     """One process on one core."""
-    command = [python, str(WORKLOAD), policy, load, str(seconds), str(seed)]
+    seconds, realtime = STILL_SECONDS if load == "still" else plan.seconds, plan.realtime and load in WITH_IDLE_TIME
+    command = [python, str(WORKLOAD), policy, load, str(seconds), str(seed), str(plan.objects)]
     done = subprocess.run(
         command,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         cwd=tempfile.gettempdir(),
-        preexec_fn=lambda: place(core, realtime and load in WITH_IDLE_TIME),
+        preexec_fn=lambda: place(core, realtime),
     )
     found: Run = json.loads(done.stdout)
     return summary(found)
@@ -116,22 +148,19 @@ def slope(points: list[tuple[float, int]]) -> float:
     return over / sum((x - mean_x) ** 2 for x, _ in points)
 
 
-def run_all(
-    pythons: list[str], seconds: float, blocks: int, loads: tuple[str, ...], *, realtime: bool, memory: bool
-) -> list[Run]:
+def run_all(plan: Plan) -> list[Run]:
     """Blocks of all loads and policies; the order of the policies turns around from each to the next."""
     cores = sorted(os.sched_getaffinity(0))
     found: list[Run] = []
-    with ThreadPoolExecutor(len(pythons)) as pool:
-        for block in range(blocks):
-            stills = ("still",) * STILLS if set(JUDGED) <= set(loads) and not memory else ()
-            for turn, load in enumerate((*loads, *stills), block):
-                policies = (FREEZE, OURS) if load == "still" else (DISABLED, FREEZE, OURS) if memory else POLICIES
+    with ThreadPoolExecutor(len(plan.pythons)) as pool:
+        for block in range(plan.blocks):
+            stills = ("still",) * STILLS if plan.judges_cost else ()
+            for turn, load in enumerate((*plan.loads, *stills), block):
+                policies = (FREEZE, OURS) if load == "still" else plan.policies
                 for policy in policies if turn % 2 == 0 else tuple(reversed(policies)):
-                    length = STILL_SECONDS if load == "still" else seconds
                     jobs = [
-                        pool.submit(run_one, python, cores[at % len(cores)], policy, load, length, block + 1, realtime)
-                        for at, python in enumerate(pythons)
+                        pool.submit(run_one, plan, python, cores[at % len(cores)], policy, load, block + 1)
+                        for at, python in enumerate(plan.pythons)
                     ]
                     for job in jobs:
                         found.append(job.result() | {"block": block})
@@ -275,7 +304,7 @@ def cost_bars(runs: Runs) -> list[Bar]:
     return found
 
 
-def auto_bars(runs: Runs, load: str) -> list[Bar]:
+def auto_bars(runs: Runs, load: str, policies: tuple[str, ...]) -> list[Bar]:
     """gc="auto" against the best fixed policy: mean delay by pauses of a step in the second half, when it has chosen.
     The paired interval must not lie wholly on the worse side, by a microsecond a step. And what it chose. Not lateness:
     a process that works in its idle time is woken sooner, whatever it works at, and is less late than one that never
@@ -296,25 +325,26 @@ def auto_bars(runs: Runs, load: str) -> list[Bar]:
             bar(
                 f"{runs.python} {load}, {each}: {what} delay of a step by pauses", [run[key] for run in its], None, "ms"
             )
-            for each, its in ((each, runs.of(load, each)) for each in (DISABLED, *FIXED, AUTO))
+            for each, its in ((each, runs.of(load, each)) for each in policies)
             for what, key in (("mean", "settled_ms"), ("longest", "longest_delay_ms"))
         ),
     ]
 
 
-def report_of(found: list[Run], loads: tuple[str, ...], *, memory: bool) -> Report:
-    """All bars (memory: those alone), and what the workload was."""
+def report_of(found: list[Run], plan: Plan) -> Report:
+    """All bars (memory, auto: those alone), and what the workload was."""
     report = Report("What does each policy of the collector cost a server: tokens that wait, memory, processor time?")
+    loads, every = plan.loads, not (plan.memory or plan.auto)
     for python in dict.fromkeys(run["python"] for run in found):
         runs = Runs([run for run in found if run["python"] == python])
-        for load in [load for load in loads if load in JUDGED and not memory]:
+        for load in [load for load in loads if load in JUDGED and every]:
             report.bars += tail_bars(runs, load)
-        report.bars += saturated_bars(runs) if "saturated" in loads and not memory else []
-        for load in [] if memory else loads:
-            report.bars += auto_bars(runs, load)
-        for load in [load for load in loads if load not in CHOICES]:
+        report.bars += saturated_bars(runs) if "saturated" in loads and every else []
+        for load in [] if plan.memory else loads:
+            report.bars += auto_bars(runs, load, plan.policies)
+        for load in [load for load in loads if load not in CHOICES and not plan.auto]:
             report.bars += memory_bars(runs, load)
-        if set(JUDGED) <= set(loads) and not memory:
+        if plan.judges_cost:
             report.bars += cost_bars(runs)
         heavy = runs.of(loads[0], OURS)[0]
         report.notes.append(
@@ -336,22 +366,26 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=LOADS)
     parser.add_argument("--realtime", action="store_true", help="before all other processes of the machine; needs root")
-    parser.add_argument("--memory", action="store_true", help="long runs: nothing but memory is told")
+    parser.add_argument("--objects", type=int, default=FROZEN, help="of the long-lived heap; default %(default)s")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--memory", action="store_true", help="long runs: nothing but memory is judged")
+    only.add_argument("--auto", action="store_true", help='nothing but the choice of gc="auto" is judged')
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="one block of short runs: whether it works")
     options = parser.parse_args()
     seconds, blocks = (3.0, 1) if options.quick else (options.seconds, options.blocks)
-    loads = tuple(options.loads)
-    how = {"realtime": options.realtime, "memory": options.memory}
-    found = run_all(options.python or [sys.executable], seconds, blocks, loads, **how)
-    report = report_of(found, loads, memory=options.memory)
+    pythons, loads = options.python or [sys.executable], tuple(options.loads)
+    how = {name: getattr(options, name) for name in ("objects", "realtime", "memory", "auto")}
+    plan = Plan(pythons, loads, seconds, blocks, **how)
+    found = run_all(plan)
+    report = report_of(found, plan)
     if options.realtime:
         report.notes.append(f"SCHED_FIFO: {', '.join(load for load in loads if load in WITH_IDLE_TIME)}")
     print(report)
     if options.json:
         for run in found:
             for name in ("holes", "own_holes"):
-                run[name] = run[name][-KEPT_HOLES:]
+                run[name] = [] if plan.auto else run[name][-KEPT_HOLES:]
         options.json.write_text(json.dumps(report.as_dict() | {"runs": found}, indent=1) + "\n", encoding="utf-8")
 
 

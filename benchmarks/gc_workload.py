@@ -1,6 +1,6 @@
 """One run of a server's heap and garbage in virtual traffic, under one collector policy; for gc_policies.py.
 
-    python gc_workload.py POLICY LOAD SECONDS SEED
+    python gc_workload.py POLICY LOAD SECONDS SEED OBJECTS
 
 A batching loop on asyncio: STREAMS streams, a step each STEP_SECONDS, of which the load keeps it busy for a part; each
 stream makes a token a step, and a request has 10 to 200. Prints one JSON object: when steps began against when they
@@ -25,7 +25,7 @@ import tailwatch
 from tailwatch import snapshots
 from tailwatch.gc.hook import WARM_REQUESTS
 
-FROZEN, LIVE = 2_600_000, 95_000
+LIVE = 95_000
 STREAMS, STEP_SECONDS = 64, 0.01
 RSS_EVERY = 0.25
 IDLE_SECONDS, SETTLE_SECONDS = 0.5, 2.0
@@ -344,10 +344,10 @@ async def serve(server: Server, pauses: Pauses, seconds: float) -> int:
     return len(gc.get_objects())
 
 
-def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
-    """One run."""
+def main(policy: str, load: str, seconds: float, seed: int, objects: int) -> dict[str, Any]:
+    """One run. objects: of the heap that lives as long as the server."""
     still = not LOADS[load].kept and not LOADS[load].host_froze
-    kept = heap(FROZEN // 50 if still else FROZEN)
+    kept = heap(objects // 50 if still else objects)
     if LOADS[load].host_froze:
         gc.collect()
         gc.freeze()
@@ -406,4 +406,4 @@ def tracked_in(value: Any) -> int:
 TOKEN_OBJECTS = tracked_in(token(1))
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))))
+    print(json.dumps(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))))

@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path, default=Path("model.gguf"))
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--objects", type=int, default=OBJECTS, help="of the heap that each process collects")
+    parser.set_defaults(slow_gap_ms=SLOW_GAP_MS)
     parser.add_argument("--boot", action="store_true", help="TAILWATCH=1 and the boot file instead of tailwatch run")
     parser.add_argument("--log", type=Path, help="keep what the server printed")
     parser.add_argument("--json", type=Path, help="the file of all servers' results, to be brought up to date")
@@ -116,7 +117,7 @@ class Running:
         """The group as it is seen from outside."""
         return snapshots.take_directory(self.group)
 
-    def order(self, pid: int, what: str, amount: float) -> dict[str, Any]:
+    def order(self, pid: int, what: str, amount: float | str) -> dict[str, Any]:
         """Has one process do something, and waits until it has."""
         new = self.plant / f"{pid}.new-order"
         new.write_text(json.dumps({"what": what, "amount": amount}))
@@ -183,10 +184,10 @@ def running(options: argparse.Namespace, log: Path) -> Iterator[Running]:
         environment = {**kept, **server.environment, "PYTHONPATH": str(HERE / "plant"), "PLANT_DIR": made}
         environment["TAILWATCH_GC"] = "observe"  # a heap that is frozen before it is collected makes no pause
         environment["PATH"] = f"{names['bin']}:{environment['PATH']}"
-        tailwatch = [f"{names['bin']}/tailwatch", "run", f"--dir={group}", f"--slow-gap-ms={SLOW_GAP_MS}", "--"]
+        tailwatch = [f"{names['bin']}/tailwatch", "run", f"--dir={group}", f"--slow-gap-ms={options.slow_gap_ms}", "--"]
         if options.boot:
             tailwatch = []
-            environment |= {"TAILWATCH": "1", "TAILWATCH_DIR": group, "TAILWATCH_SLOW_GAP_MS": str(SLOW_GAP_MS)}
+            environment |= {"TAILWATCH": "1", "TAILWATCH_DIR": group, "TAILWATCH_SLOW_GAP_MS": str(options.slow_gap_ms)}
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [*tailwatch, *command], env=environment, stdout=file, stderr=file, start_new_session=True, cwd=made

@@ -94,13 +94,13 @@ def one(arm: Arm, server: Server, port: int, options: argparse.Namespace) -> Ite
 # ---- one turn ----
 
 
-def turn(it: Running, seed: int, requests: int, *, watched: bool) -> dict[str, float]:
+def turn(it: Running, seed: int, options: argparse.Namespace, *, watched: bool) -> dict[str, float]:
     """A closed loop on one server: what its clients saw, and with tailwatch what its collections cost streams."""
-    before = by_gc(it) if watched else 0.0
+    before, requests = by_gc(it) if watched else 0.0, options.requests
     result = loadtest.run(
         f"http://127.0.0.1:{it.port}",
         model=it.model,
-        workers=STREAMS,
+        workers=options.streams,
         requests=requests,
         output_tokens=TOKENS,
         prompt_tokens=20,
@@ -136,11 +136,11 @@ def blocks_of(arms: list[Arm], server: Server, options: argparse.Namespace) -> l
     for order, count in zip((arms, arms[::-1]), halves, strict=True):
         with started(order, server, options) as servers:
             for arm in order:
-                turn(servers[arm.name], WARM_SEED, REQUESTS, watched=False)
+                turn(servers[arm.name], WARM_SEED, options, watched=False)
             for number in range(count):
                 block = {}
                 for arm in order if number % 2 == 0 else order[::-1]:
-                    block[arm.name] = turn(servers[arm.name], len(blocks), options.requests, watched=bool(arm.words))
+                    block[arm.name] = turn(servers[arm.name], len(blocks), options, watched=bool(arm.words))
                 blocks.append(block)
                 print({name: {key: round(each, 2) for key, each in row.items()} for name, row in block.items()},
                       file=sys.stderr, flush=True)  # fmt: skip
@@ -187,6 +187,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("model"))
     parser.add_argument("--pairs", type=int, default=20, help="blocks, of one turn for each")
     parser.add_argument("--requests", type=int, default=REQUESTS, help="in a turn")
+    parser.add_argument("--streams", type=int, default=STREAMS, help="at a time; of 1 no batch forms")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.pairs < 2:
@@ -200,7 +201,8 @@ def main() -> None:
     report = Report(questions[options.what], bars=(overhead if options.what == "overhead" else policies)(blocks))
     report.notes.append(
         f"{len(blocks)} blocks, all servers started twice; in a turn {options.requests} requests of {TOKENS} tokens, "
-        f"{STREAMS} at a time; in brackets the 95 % interval of the mean over the blocks"
+        f"{options.streams} at a time, on {len(os.sched_getaffinity(0))} CPUs; in brackets the 95 % interval of the "
+        "mean over the blocks"
     )
     print(report)
     if options.json:

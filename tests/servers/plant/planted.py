@@ -3,6 +3,7 @@
 An order is a file ``PID.do`` in the directory, the answer is ``PID.done``. Each pause is timed here by the clock alone,
 without tailwatch, from outside: the calls between the two times are made in C, so that no other thread can get the GIL
 in between. What an app under uvicorn streams is stamped where it reaches uvicorn: ``PID.sent``, a line a response.
+Methods of vLLM's engine, worker and API process can be asked to sleep once (METHODS).
 """
 
 from __future__ import annotations
@@ -22,16 +23,24 @@ from typing import Any
 
 POLL_SECONDS = 0.02
 PIECE = 1000
+SLEEP_SECONDS = 0.4  # of a method
+METHODS = {
+    "vllm.v1.core.sched.scheduler": ("Scheduler", "schedule"),
+    "vllm.v1.worker.worker_base": ("WorkerWrapperBase", "execute_model"),
+    "vllm.v1.engine.output_processor": ("OutputProcessor", "process_outputs"),
+}
 
 _heap: list[Any] = []
 _loops: list[Any] = []
+_sleeps: dict[str, list[int]] = {}  # of a method that is to sleep: nothing, then from when to when
 
 
 def begin(directory: str) -> None:
     """Listen for orders in this process and in its fork children, and stamp what uvicorn is given."""
     listen(directory)
     os.register_at_fork(after_in_child=lambda: listen(directory))
-    sys.meta_path.insert(0, AtUvicorn(directory))
+    at_import = {module: partial(_let_sleep, *method) for module, method in METHODS.items()}
+    sys.meta_path.insert(0, AtImport({"uvicorn.config": partial(_stamp, directory), **at_import}))
 
 
 def listen(directory: str) -> None:
@@ -95,45 +104,84 @@ def _block(seconds: float) -> dict[str, Any]:
     return {"start": done[0], "stop": done[1]}
 
 
-_ORDERS: dict[str, Callable[[float], dict[str, Any]]] = {
+def _stall(name: str) -> dict[str, Any]:
+    """A stall of tailwatch's demo on the event loop; in a process without one, on this thread."""
+    from tailwatch.demo.plants import log, run
+
+    if _loops:
+        _loops[-1].call_soon_threadsafe(run, name)
+    else:
+        run(name)
+    while not log:
+        time.sleep(POLL_SECONDS)
+    _, start, stop = log.pop()
+    return {"start": start, "stop": stop}
+
+
+def _sleep(method: str) -> dict[str, Any]:
+    """The next call of that method sleeps first."""
+    times = _sleeps[method] = []
+    while len(times) < 2:
+        time.sleep(POLL_SECONDS)
+    return {"start": times[0], "stop": times[1]}
+
+
+_ORDERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "build": _build,
     "drop": _drop,
     "collect": _collect,
     "block": _block,
+    "stall": _stall,
+    "sleep": _sleep,
 }
 
 
-class AtUvicorn(MetaPathFinder):
-    """Puts our stamps around whatever ``Config.load`` of uvicorn leaves to be served, outside of all others."""
+class AtImport(MetaPathFinder):
+    """Patches modules once they have run, by what stands at their names."""
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
+    def __init__(self, patches: dict[str, Callable[[Any], None]]) -> None:
+        self._patches = patches
         self._asking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The spec that the others find, which patches the module once it has run."""
-        if name != "uvicorn.config" or self._asking:
+        """The spec that the others find, with the patch after it."""
+        if name not in self._patches or self._asking:
             return None
         self._asking = True
         try:
             spec = find_spec(name)
         finally:
             self._asking = False
-        if spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (run(module), self._patch(module))  # type: ignore[method-assign]
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (run(module), self._patches[name](module))  # type: ignore[method-assign]
         return spec
 
-    def _patch(self, module: Any) -> None:
-        load = module.Config.load
 
-        def loaded(config: Any) -> Any:
-            result = load(config)
-            config.loaded_app = stamped(config.loaded_app, self._directory)
-            return result
+def _let_sleep(owner: str, method: str, module: Any) -> None:
+    original = getattr(getattr(module, owner), method)
 
-        module.Config.load = loaded
+    def call(*args: Any, **kwargs: Any) -> Any:
+        times = _sleeps.get(method)
+        if times is not None and not times:
+            times.append(time.monotonic_ns())
+            time.sleep(SLEEP_SECONDS)
+            times.append(time.monotonic_ns())
+        return original(*args, **kwargs)
+
+    setattr(getattr(module, owner), method, call)
+
+
+def _stamp(directory: str, module: Any) -> None:
+    """Around whatever ``Config.load`` of uvicorn leaves to be served, outside of all others."""
+    load = module.Config.load
+
+    def loaded(config: Any) -> Any:
+        result = load(config)
+        config.loaded_app = stamped(config.loaded_app, directory)
+        return result
+
+    module.Config.load = loaded
 
 
 App = Callable[[Any, Any, Any], Awaitable[None]]

@@ -1,0 +1,330 @@
+"""Runs a real vLLM under ``tailwatch run``, stalls its processes on purpose, each way alone and some in pairs, and
+compares what ``tailwatch why`` has of each late token with the plants' own logs.
+
+    python tests/servers/planted_causes.py --venv VENV --model DIR [--modes MODE ...] [--rounds N] [--json FILE]
+
+VENV has vLLM and this tailwatch, DIR is make_model.py's. The plants are in plant/. Each mode is a server of its own:
+flags of vLLM. A round has streams that decode while one plant, or two, act; "control" has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from clients import Streams, ids_of
+from harness import machine
+from prove import Running, _processes, _soon, _versions, _wait, running
+from targets import SERVERS
+
+from tailwatch.diagnose.why import late_tokens
+from tailwatch.snapshots.model import Cause, SlowGap
+
+STREAMS, TOKENS = 4, 1800
+OBJECTS = 400_000  # of the heap that is collected
+STOP_SECONDS = 0.2
+SLOW_GAP_MS = 10
+CLEAR_SECONDS = 0.02  # so late is a token that is judged: no slice of the machine's other work
+OTHERS = ("cpu", "device", "own_prefill")  # waits for a CPU, and what a run without plants may have
+PLAIN = "--enforce-eager --dtype float32 --max-num-seqs 64 --max-num-batched-tokens 1024 --max-model-len 4096"
+MODES = {
+    "scheduling in turn": "--no-async-scheduling",
+    "async scheduling": "--async-scheduling",
+    "whole prefills": "--no-enable-chunked-prefill --max-num-batched-tokens 4096",
+    "outputs of four steps": "--stream-interval 4",
+    "two API processes": "--api-server-count 2",
+    "a small KV cache": "--num-gpu-blocks-override 32 --max-model-len 3328",
+}
+SMALL = "a small KV cache"
+
+
+@dataclass(frozen=True)
+class Plant:
+    """One way to be late: in which process, what is ordered there, and the causes and the function to be named."""
+
+    role: str
+    order: tuple[str, float | str]
+    causes: tuple[str, ...]
+    function: str = ""
+
+
+PLANTS = {
+    "api: time.sleep()": Plant("api", ("stall", "sleep"), ("sleep",), "plant_sleep"),
+    "api: Python": Plant("api", ("stall", "python"), ("callback",), "plant_python"),
+    "api: a regular expression": Plant("api", ("stall", "regex"), ("callback",), "plant_regex"),
+    "api: fsync()": Plant("api", ("stall", "fsync"), ("io", "callback"), "plant_fsync"),
+    "api: a lock": Plant("api", ("stall", "lock"), ("lock", "gil"), "plant_lock"),
+    "api: a thread with the GIL": Plant("api", ("stall", "gil"), ("gil",), "hold_the_lock"),
+    "api: a collection": Plant("api", ("collect", 2), ("gc2",)),
+    "api: SIGSTOP": Plant("api", ("stop", STOP_SECONDS), ("stopped",)),
+    "api: slow process_outputs()": Plant("api", ("sleep", "process_outputs"), ("output", "sleep"), "call"),
+    "engine: slow schedule()": Plant("engine", ("sleep", "schedule"), ("engine_host",)),
+    "engine: a thread with the GIL": Plant("engine", ("stall", "gil"), ("gil",), "hold_the_lock"),
+    "engine: a collection": Plant("engine", ("collect", 2), ("gc2",)),
+    "engine: SIGSTOP": Plant("engine", ("stop", STOP_SECONDS), ("stopped",)),
+    "worker: slow execute_model()": Plant("worker", ("sleep", "execute_model"), ("device",)),
+    "worker: a collection": Plant("worker", ("collect", 2), ("gc2",)),
+    "worker: SIGSTOP": Plant("worker", ("stop", STOP_SECONDS), ("stopped", "device")),
+}
+PAIRS = (  # the second begins before the first has ended, and ends after it: of the same tokens, each has a part
+    ("engine: slow schedule()", "worker: slow execute_model()"),
+    ("engine: slow schedule()", "api: slow process_outputs()"),
+    ("worker: slow execute_model()", "api: slow process_outputs()"),
+    ("engine: slow schedule()", "api: SIGSTOP"),
+)
+SECOND_SECONDS = 0.3  # after the first, which takes 0.4
+VICTIM = 2700
+WORD_TOKENS = 5  # of "word" and a space
+LONG = {"prefill of 3000 tokens": 3000}
+
+
+class Interval(NamedTuple):
+    """Of a plant, by its own log; seconds since the epoch."""
+
+    start: float
+    stop: float
+
+    def overlap(self, gap: SlowGap) -> float:
+        """How long the gap coincided with it."""
+        ended = gap.when.timestamp()
+        return max(0.0, min(self.stop, ended) - max(self.start, ended - gap.gap))
+
+
+def act(it: Running, plant: Plant) -> Interval:
+    """Has the plant act once in the process that it is for."""
+    pids = [each.pid for each in _processes(it) if each.role == plant.role]
+    what, amount = plant.order
+    if what == "stop":
+        found = stop(pids[0], float(amount))
+    else:
+        found = it.order(pids[0], what, amount)
+    epoch = time.time() - time.monotonic()
+    return Interval(found["start"] / 1e9 + epoch, found["stop"] / 1e9 + epoch)
+
+
+def stop(pid: int, seconds: float) -> dict[str, int]:
+    """Stops a process for so long."""
+    start = time.monotonic_ns()
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGCONT)
+    return {"start": start, "stop": time.monotonic_ns()}
+
+
+def act_in_turn(it: Running, plants: list[Plant]) -> list[Interval]:
+    """One, or two of which the second begins while the first goes on."""
+    if len(plants) == 1:
+        return [act(it, plants[0])]
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(act, it, plants[0])
+        time.sleep(SECOND_SECONDS)
+        second = act(it, plants[1])
+        return [first.result(), second]
+
+
+# ---- a round ----
+
+
+class Round(NamedTuple):
+    """What came of streams that decoded while something happened: their late tokens, what happened when, how long the
+    streams were in flight in all, and the seconds of their delay by cause."""
+
+    late: list[SlowGap]
+    intervals: list[Interval]
+    stream_seconds: float
+    delay: dict[str, float]
+
+
+def play(it: Running, name: str, happen: Callable[[], list[Interval]], tokens: int = TOKENS, other: str = "") -> Round:
+    """Streams that decode, and what happens when each has had a twelfth of its tokens. other: the late tokens are those
+    of a request of that name."""
+    before, began = it.look().delay, time.monotonic()
+    streams = it.streams(name, count=STREAMS, tokens=tokens)
+    streams.wait_for_tokens(tokens // 12, streams=STREAMS)
+    intervals = happen()
+    soon = _soon(it, streams)
+    streams.finish()
+    seconds = time.monotonic() - began
+    _wait(lambda: it.look().in_flight == 0, 30, "streams are left")
+    looks = (soon, it.look())  # the last 256 late tokens are kept
+    kept = {(gap.request_id, gap.token): gap for look in looks for gap in late_tokens(look)}
+    late = [gap for gap in kept.values() if gap.request_id.startswith(ids_of(other or name))]
+    after = looks[-1].delay
+    delay = {cause: after[cause] - before.get(cause, 0.0) for cause in after}
+    return Round(late, intervals, seconds * STREAMS, delay)
+
+
+def request(it: Running, name: str, words: int, tokens: int) -> list[Interval]:
+    """One with a prompt of about so many tokens, read to its end."""
+    messages = [{"role": "user", "content": " ".join(["word"] * (words // WORD_TOKENS))}]
+    payload = {"model": it.model, "messages": messages, "max_tokens": tokens, "stream": True, **it.server.extra}
+    began = time.time()
+    Streams(it.port, name, 1, payload, 1).finish()
+    return [Interval(began, time.time())]
+
+
+# ---- what it shows ----
+
+
+def seconds_of(gap: SlowGap, fits: Callable[[Cause], bool]) -> float:
+    """Of those causes."""
+    return sum(cause.seconds for cause in gap.causes if fits(cause))
+
+
+def largest_of(gap: SlowGap, count: int) -> list[str]:
+    """The largest causes, waits for a CPU apart."""
+    sums: dict[str, float] = defaultdict(float)
+    for cause in gap.causes:
+        sums[cause.cause] += cause.seconds
+    sums.pop("cpu", None)
+    return sorted(sums, key=sums.__getitem__, reverse=True)[:count]
+
+
+def account(found: Round, plants: list[Plant]) -> dict[str, Any]:
+    """Of the late tokens that the plants explain. first: the share whose largest cause is of a plant; named: whose
+    function is; explained: of their lateness; charged: to the plants' causes, and to waits for a CPU, over what the
+    plants' logs have of it; both: the share in which the two largest causes are those of the
+    two plants."""
+    causes = [plant.causes for plant in plants]
+    own = {cause for each in causes for cause in each}
+    tokens = [
+        gap
+        for gap in found.late
+        if gap.gap - gap.typical >= CLEAR_SECONDS
+        and all(interval.overlap(gap) > CLEAR_SECONDS / 2 for interval in found.intervals)
+    ]
+    n = max(len(tokens), 1)
+    late = sum(gap.gap - gap.typical for gap in tokens) or 1.0
+    truth = sum(min(gap.gap - gap.typical, union(found.intervals, gap)) for gap in tokens) or 1.0
+    rest = sum(seconds_of(gap, lambda cause: cause.cause in ("unexplained", "upstream")) for gap in tokens)
+    by_cause: dict[str, float] = defaultdict(float)
+    for gap in tokens:
+        for cause in gap.causes:
+            by_cause[f"{cause.source} {cause.cause} [{cause.certainty}]"] += cause.seconds
+    charged = sum(seconds_of(gap, lambda cause: cause.cause in {*own, "cpu"}) for gap in tokens)
+    row = {
+        "tokens": len(tokens),
+        "first": round(sum(not own.isdisjoint(largest_of(gap, 1)) for gap in tokens) / n, 3),
+        "explained": round(1 - rest / late, 3),
+        "charged": round(charged / truth, 3),
+        "causes_ms": {name: round(s * 1e3, 1) for name, s in sorted(by_cause.items(), key=lambda i: -i[1]) if s > 1e-3},
+    }
+    for function in [plant.function for plant in plants if plant.function]:
+        named = [any(function in cause.name + cause.holder for cause in gap.causes) for gap in tokens]
+        row["named"] = round(sum(named) / n, 3)
+    if len(plants) > 1:
+        two = [largest_of(gap, 2) for gap in tokens]
+        row["both"] = round(sum(all(set(some) & set(names) for some in causes) for names in two) / n, 3)
+    return row
+
+
+def union(intervals: list[Interval], gap: SlowGap) -> float:
+    """How long the gap coincided with any of them."""
+    total, until = 0.0, 0.0
+    for start, stop in sorted(intervals):
+        total += Interval(max(start, until), stop).overlap(gap)
+        until = max(until, stop)
+    return total
+
+
+def control(found: Round) -> dict[str, Any]:
+    """A round without plants: shares of the streams' time by cause; others: of all but OTHERS."""
+    shares = {cause: seconds / found.stream_seconds for cause, seconds in found.delay.items() if seconds}
+    others = sum(share for cause, share in shares.items() if cause not in OTHERS)
+    return {"late": len(found.late), "others": round(others, 5), "shares": {c: round(s, 5) for c, s in shares.items()}}
+
+
+# ---- all rounds of a server ----
+
+
+def rounds(it: Running, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Title and account of each."""
+    for role in {plant.role for plant in PLANTS.values()}:
+        for pid in [each.pid for each in _processes(it) if each.role == role]:
+            it.order(pid, "build", OBJECTS)
+    play(it, "warm", lambda: request(it, "warm-long", 900, 2))
+    yield "control", control(play(it, "control", list))
+    for title, words in LONG.items():
+        found = merged(play(it, f"{title}{n}", lambda n=n, words=words: request(it, f"l{words}-{n}", words, 2))  # type: ignore[misc]
+                       for n in range(count))  # fmt: skip
+        yield title, found([Plant("engine", ("", 0), ("prefill",))])
+    for chosen in (*((title,) for title in PLANTS), *PAIRS):
+        plants = [PLANTS[title] for title in chosen]
+        found = merged(play(it, f"{chosen}{n}", lambda plants=plants: act_in_turn(it, plants)) for n in range(count))  # type: ignore[misc]
+        yield " + ".join(chosen), found(plants)
+
+
+def merged(some: Iterator[Round]) -> Callable[[list[Plant]], dict[str, Any]]:
+    """The account of several rounds, weighted by their late tokens."""
+    played = list(some)
+
+    def of(plants: list[Plant]) -> dict[str, Any]:
+        rows = [account(each, plants) for each in played]
+        tokens = sum(row["tokens"] for row in rows)
+        result: dict[str, Any] = {"tokens": tokens}
+        for name in [name for name in rows[0] if name not in ("tokens", "causes_ms")]:
+            result[name] = round(sum(row[name] * row["tokens"] for row in rows) / max(tokens, 1), 3)
+        result["causes_ms"] = defaultdict(float)
+        for row in rows:
+            for cause, ms in row["causes_ms"].items():
+                result["causes_ms"][cause] = round(result["causes_ms"][cause] + ms, 1)
+        return result
+
+    return of
+
+
+def preempted(it: Running) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The KV cache does not hold the streams and a request with a long prompt: it loses its place to them."""
+    play(it, "warm", list, tokens=30)
+    found = play(it, "preempted", lambda: request(it, "victim", VICTIM, 300), tokens=600, other="victim")
+    yield "preempted", account(found, [Plant("engine", ("", 0), ("preempted", "queued"))])
+
+
+def run(mode: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One server."""
+    base = SERVERS["vllm"]
+    command = base.command.partition(" --enforce-eager")[0] + f" {PLAIN} {MODES[mode]}"
+    SERVERS[mode] = replace(base, command=command)
+    with tempfile.NamedTemporaryFile(suffix=".log") as log:
+        where = argparse.Namespace(
+            **{**vars(options), "server": mode, "gguf": Path(), "boot": False, "slow_gap_ms": SLOW_GAP_MS, "objects": 0}
+        )
+        with running(where, Path(log.name)) as it:
+            found = {}
+            for title, row in preempted(it) if mode == SMALL else rounds(it, options.rounds):
+                found[title] = row
+                print(mode, title, json.dumps(row), flush=True)
+            return {"flags": MODES[mode], "unjoined": it.look().drops.get("unjoined", 0), "rounds": found}
+
+
+def main() -> None:
+    """Prints a row as it is there, keeps all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--venv", type=Path, required=True)
+    parser.add_argument("--model", type=Path, default=Path("model"))
+    parser.add_argument("--port", type=int, default=8100)
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--rounds", type=int, default=3, help="of each plant")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    found = {mode: run(mode, options) for mode in options.modes}
+    versions = _versions(options, SERVERS["vllm"])
+    whole = {"machine": machine(), "versions": versions, "rounds": options.rounds, "modes": found}
+    if options.json is not None:
+        options.json.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
