@@ -17,13 +17,14 @@ def _boot():
     # type: () -> None
     if sys.version_info < (3, 7):  # noqa: UP036
         return
+    before = list(sys.path)
     sys.path.append(_HOME)  # last: nothing there may shadow anything
     try:
         import tailwatch_boot  # noqa: F401
     except Exception:
         return
     finally:
-        sys.path.remove(_HOME)
+        sys.path[:] = before  # it may have been there
 
 
 def _hand_over():

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tailwatch import _cold
 from tailwatch._cold import ffi, lib
 from tailwatch.cli.run import UnseenTraffic
 from tailwatch.group import unseen
@@ -583,6 +584,21 @@ def test_it_installs_without_a_boot_file(tmp_path: Path) -> None:
     """In an interpreter that has no tailwatch, and in its child; sys.path is left as it was."""
     for state in states(bare(tmp_path / "bare")):
         assert state["boot"] and state["path"] == []
+
+
+def test_the_order_of_directories_is_kept(tmp_path: Path) -> None:
+    """Where tailwatch is in the interpreter's own environment, and that has packages of another one beside it: whose
+    come first, come first."""
+    interpreter, other = bare(tmp_path / "bare"), tmp_path / "other"
+    other.mkdir()
+    [site] = (tmp_path / "bare" / "lib").glob("python*/site-packages")
+    (site / "two.pth").write_text(f"{Path(_cold.__file__).parents[1]}\n{other}\n", encoding="utf-8")
+    code = "import json, sys; print(json.dumps(sys.path))"
+    plain = subprocess.run(
+        [interpreter, "-c", code], env=environment(), capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    done = run("--", interpreter, "-c", code)
+    assert json.loads(done.stdout)[1:] == json.loads(plain.stdout)[1:]
 
 
 def test_the_shadowed_sitecustomize_runs(tmp_path: Path) -> None:
