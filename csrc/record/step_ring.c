@@ -176,6 +176,27 @@ uint64_t tw_step_find(const tw_step_ring *ring, uint64_t at_ns) {
     return above;
 }
 
+#define SENT_WORD (offsetof(tw_step_record, sent_request) / sizeof(uint64_t))
+_Static_assert(offsetof(tw_step_record, sent_request) % sizeof(uint64_t) == 0, "what was sent is one word");
+
+static uint64_t sent_word(uint32_t request, uint32_t tokens) {
+    const uint32_t sent[2] = {request, tokens};
+    uint64_t word;
+    memcpy(&word, sent, sizeof word);
+    return word;
+}
+
+/* Newest first: a message comes a step or two after it was sent. */
+uint64_t tw_step_sent(const tw_step_ring *ring, uint64_t request, uint32_t tokens) {
+    tw_step_record step;
+    const uint64_t head = tw_load_acquire(&ring->head), wanted = sent_word((uint32_t)request, tokens);
+    for (uint64_t n = head; tokens != 0 && n > since(head, TW_SENT_STEPS); --n) {
+        const uint64_t *words = (const uint64_t *)&ring->step[(n - 1) % TW_STEP_RECORDS];
+        if (tw_load(&words[SENT_WORD]) == wanted && tw_step_read(ring, n - 1, &step)) return step.key_ns;
+    }
+    return 0;
+}
+
 void tw_request_name_copy(const tw_step_ring *ring, uint32_t number, char *to, size_t size) {
     tw_request_name name;
     const uint64_t head = tw_load_acquire(&ring->name_head);

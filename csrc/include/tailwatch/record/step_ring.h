@@ -57,7 +57,8 @@ typedef struct tw_step_record {
     uint16_t kv_use, preempted;
     uint16_t spec_proposed, spec_accepted;
     uint16_t flags;
-    uint8_t graph, unused[5];
+    uint8_t graph, unused[3];
+    uint32_t sent_request, sent_tokens; /* of the message that left in its update: see tw_step_sent(); 0: none, or not seen */
 } tw_step_record;
 
 typedef enum tw_step_event_kind {
@@ -123,6 +124,12 @@ bool tw_step_event_read(const tw_step_ring *ring, uint64_t n, tw_step_event *out
 
 /* The first step whose done_ns is at least at_ns; ring->head where none is. */
 uint64_t tw_step_find(const tw_step_ring *ring, uint64_t at_ns);
+
+/* The stamp of the step that sent a message: the one by whose update the first request of the message had made so many
+ * tokens. For engines whose messages have no stamp. request: tw_request_hash() of its id. 0: no step of the last
+ * TW_SENT_STEPS did, or it is not known what they sent. */
+#define TW_SENT_STEPS 1024
+uint64_t tw_step_sent(const tw_step_ring *ring, uint64_t request, uint32_t tokens);
 
 /* Copies a request's id, at most size bytes with its NUL. "": the number is 0, or its place was taken since. */
 void tw_request_name_copy(const tw_step_ring *ring, uint32_t number, char *to, size_t size);
