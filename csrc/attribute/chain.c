@@ -130,14 +130,15 @@ static void add_engine(explained *e, uint64_t k0, uint64_t typical_ns, const tw_
     uint64_t accounted_ns = typical_ns + add_own_work(e, e->w->token->key_ns);
     if (engine == NULL) return;
     for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i) accounted_ns += d->delay[i / TW_CAUSES][i % TW_CAUSES];
+    accounted_ns -= d->passing_ns;
     e->joined = tw_engine_split(&engine->step_ring, &engine->host, k0, e->w->token->key_ns, e->w->request,
                                 accounted_ns, &parts);
     for (uint32_t i = 0; i < parts.n; ++i)
         if (parts.part[i].cause != TW_DELAY_UNEXPLAINED) add_engine_part(e, engine, source, parts.part[i]);
 }
 
-/* By how much a segment of the chain is longer than that of the token before: the last of it is what the host did, what
- * is left of that is cause. */
+/* By how much a segment of the chain is longer than that of the token before, and what paused elsewhere meanwhile: the
+ * last of it is what the host did, what is left of that is cause. */
 static void add_segment(explained *e, uint64_t from, uint64_t to, uint64_t before_ns, int cause) {
     const uint64_t beyond = since(since(to, from), before_ns);
     add(e, cause, TW_MEASURED, 0, add_host(e, to - beyond, to, true, cause));
@@ -149,7 +150,7 @@ static void explain_by_chain(explained *e, const tw_charge *d) {
     const bool first = b == NULL;
     if (first) b = &none;
     add_engine(e, first ? e->w->from_ns + e->w->accept_ns : b->key_ns, first ? 0 : e->w->typical_ns, d);
-    add_segment(e, t->key_ns, t->recv_ns, since(b->recv_ns, b->key_ns), TW_DELAY_TRANSPORT);
+    add_segment(e, t->key_ns, t->recv_ns, since(b->recv_ns, b->key_ns) + d->passing_ns, TW_DELAY_TRANSPORT);
     add_segment(e, t->recv_ns, t->processed_ns, since(b->processed_ns, b->recv_ns), TW_DELAY_OUTPUT);
     add_segment(e, t->processed_ns, e->w->to_ns, first ? 0 : since(e->w->from_ns, b->processed_ns), TW_DELAY_OWN_CODE);
 }
