@@ -111,7 +111,9 @@ static void learn(tw_step_model *m, const tw_step_record *s, bool first) {
         learn_median(&m->part_ns[i], (uint64_t)s->part[i] * TW_OFFSET_UNIT_NS, first);
     if (s->graph != TW_GRAPH_UNKNOWN && s->graph < TW_GRAPHS) learn_graph(m->graph, s->graph);
     if (s->prefill_tokens == TW_TOKENS_UNKNOWN) return;
-    const double device = ((double)s->part[TW_PART_DISPATCH] + s->part[TW_PART_WAIT]) * TW_OFFSET_UNIT_NS;
+    uint64_t dispatch_ns = (uint64_t)s->part[TW_PART_DISPATCH] * TW_OFFSET_UNIT_NS;
+    if (s->next_prefill_tokens > 0) dispatch_ns = least(dispatch_ns, tw_load(&m->part_ns[TW_PART_DISPATCH]));
+    const double device = (double)dispatch_ns + (double)s->part[TW_PART_WAIT] * TW_OFFSET_UNIT_NS;
     const uint32_t tokens = s->prefill_tokens + s->recompute_tokens;
     if (tokens == 0) {
         learn_point(&m->decode, s->decode_requests, device);

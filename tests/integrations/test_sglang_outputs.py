@@ -1,5 +1,5 @@
-"""Tokens on their way from SGLang's scheduler to its tokenizer manager: a fake of the latter around real streams, and an
-engine process of its group, whose records of what it sent are what messages are joined by.
+"""Tokens on their way from SGLang's scheduler to its tokenizer manager: a fake of the latter around real streams, and
+an engine process of its group, whose records of what it sent are what messages are joined by.
 """
 
 from __future__ import annotations

@@ -241,6 +241,22 @@ def test_time_is_the_part_s_in_which_it_was_spent(monkeypatch: pytest.MonkeyPatc
     assert min(host if part == "wait" else device) < 0.04
 
 
+def test_a_prompt_that_is_begun_in_a_step_is_known_in_that_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The overlapping loop starts the forward of a prompt before it answers the batch before: that waits meanwhile."""
+    scheduler, steps, watch = followed(monkeypatch, "0.5.23")
+    scheduler.overlapped(Req("a", 5, 9))
+    scheduler.waiting_queue[0].prompt = 0
+    scheduler.running_batch.reqs = [scheduler.waiting_queue.pop()]
+    scheduler.overlapped()
+    scheduler.overlapped(Req("long", 70, 3), Req("short", 6, 3))
+    scheduler.waiting_queue.clear()
+    scheduler.overlapped()
+    ring = StepRecords(watch.core.address)._ring
+    last = len(steps())
+    begun = [ring.step[(ring.head - last + i) % len(ring.step)].next_prefill_tokens for i in range(last)]
+    assert [(s.prefill_tokens, n) for s, n in zip(steps(), begun, strict=True)] == [(5, 0), (0, 76), (76, 0)]
+
+
 @pytest.mark.parametrize("turn", ["turn", "overlapped"])
 def test_a_request_waits_until_its_forward_begins(monkeypatch: pytest.MonkeyPatch, turn: str) -> None:
     """Not until it has ended, where the call that starts it does all of it, as on a CPU: that is its own prefill."""

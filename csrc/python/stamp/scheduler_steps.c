@@ -35,6 +35,8 @@ typedef struct SchedulerStepsObject {
     uint64_t update_ns;       /* when it began */
     PyObject *update_args, *update_kwargs; /* of its call. Borrowed */
     uint32_t sent_request, sent_tokens; /* of the record that is written */
+    const void *dispatched;   /* the latest batch that was, in the step that goes on; NULL: none was. Compared only */
+    tw_step_record begun;     /* of that one: what it has to prefill */
     struct { const void *output; uint64_t at_ns; } scheduled[SCHEDULED]; /* compared, never followed */
 } SchedulerStepsObject;
 
@@ -72,6 +74,7 @@ struct AroundObject {
 static void begin_step(SchedulerStepsObject *self, uint64_t now) {
     memset(self->part_ns, 0, sizeof self->part_ns);
     self->paused_ns = 0;
+    self->dispatched = NULL;
     self->begin_ns = self->mark_ns = now;
     self->next = TW_PART_INPUT;
 }
@@ -162,6 +165,10 @@ static void leave_update(SchedulerStepsObject *self, const answered *a, uint64_t
         for (int i = 0; i < TW_STEP_PARTS; i++) step.part[i] = units(self->part_ns[i]);
         step.paused = units(self->paused_ns);
         if (self->after_idle) step.flags |= TW_STEP_AFTER_IDLE;
+        if (self->dispatched != NULL && self->dispatched != output) {
+            step.next_prefill_tokens = self->begun.next_prefill_tokens;
+            step.next_prefill_name = self->begun.next_prefill_name;
+        }
         step.sent_request = self->sent_request;
         step.sent_tokens = self->sent_tokens;
         tw_step_write(self->reader.ring, &step);
@@ -186,6 +193,10 @@ static void leave_rest(AroundObject *self, PyObject *batch, uint64_t entered, ui
     SchedulerStepsObject *steps = self->steps;
     if (self->what <= AROUND_DISPATCH) {
         leave_schedule(steps, batch, self->what == AROUND_DISPATCH ? entered : now, now);
+        if (self->what == AROUND_DISPATCH) {
+            steps->dispatched = batch;
+            step_read_next(&steps->reader, batch, &steps->begun);
+        }
         return;
     }
     divide(steps, now);

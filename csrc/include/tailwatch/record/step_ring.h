@@ -59,6 +59,8 @@ typedef struct tw_step_record {
     uint16_t flags;
     uint8_t graph, unused[3];
     uint32_t sent_request, sent_tokens; /* of the message that left in its update: see tw_step_sent(); 0: none, or not seen */
+    uint32_t next_prefill_tokens; /* of a batch that was dispatched in it, and that a later step answers, */
+    uint32_t next_prefill_name;   /* and the request that has the most of them */
 } tw_step_record;
 
 typedef enum tw_step_event_kind {
