@@ -101,7 +101,7 @@ def _sglang_command(options: argparse.Namespace) -> list[str]:
 
 
 def _sglang_body(name: str, tokens: int) -> dict[str, Any]:
-    return {"temperature": 0, "ignore_eos": True, "rid": name}
+    return {"temperature": 0, "min_tokens": tokens, "rid": name}  # with ignore_eos no more are taken than fit
 
 
 _BATCHING = "transformers.generation.continuous_batching"
