@@ -88,7 +88,7 @@ def _transformers_body(name: str, tokens: int) -> dict[str, Any]:
 def _sglang_sizes(options: argparse.Namespace) -> Sizes:
     if options.small_cache:  # more are taken than fit
         cache = {"--max-total-tokens": 1200, "--max-running-requests": 6, "--schedule-conservativeness": 0.1}
-        return Sizes(streams=4, tokens=100, prompt=0, cache=cache)
+        return Sizes(streams=4, tokens=100, prompt=0, cache=cache, preempted=(3, 400))
     return Sizes(streams=4, tokens=200, prompt=330, cache={"--max-total-tokens": 16384})
 
 
@@ -283,9 +283,16 @@ class Server:
         while any(self._received[name] < length // 3 for name in names) and any(each.is_alive() for each in threads):
             time.sleep(0.005)
         act()
+        goal = {name: self._received[name] + 3 for name in names}
+        while any(self._received[name] < goal[name] for name in names) and any(each.is_alive() for each in threads):
+            time.sleep(0.005)
+        self._take()  # the last 256 are kept: on a busy machine more may follow
         for thread in threads:
             thread.join()
-        self.late |= {(token["request_id"], token["token"]): token for token in self._why()}  # the last 256 are kept
+        self._take()
+
+    def _take(self) -> None:
+        self.late |= {(token["request_id"], token["token"]): token for token in self._why()}
 
     def warm(self) -> None:
         """The model is loaded by the first request. With graphs, a length of step has its own, captured at first."""
