@@ -34,7 +34,7 @@ typedef struct SchedulerStepsObject {
     AroundObject *updating;   /* around the update that goes on; NULL: none does, or its record is written. Borrowed */
     uint64_t update_ns;       /* when it began */
     PyObject *update_args, *update_kwargs; /* of its call. Borrowed */
-    uint32_t sent_request, sent_tokens; /* of the record that is written */
+    uint32_t sent;            /* of the record that is written: tw_sent_mark() */
     const void *dispatched;   /* the latest batch that was, in the step that goes on; NULL: none was. Compared only */
     tw_step_record begun;     /* of that one: what it has to prefill */
     struct { const void *output; uint64_t at_ns; } scheduled[SCHEDULED]; /* compared, never followed */
@@ -74,7 +74,6 @@ struct AroundObject {
 static void begin_step(SchedulerStepsObject *self, uint64_t now) {
     memset(self->part_ns, 0, sizeof self->part_ns);
     self->paused_ns = 0;
-    self->dispatched = NULL;
     self->begin_ns = self->mark_ns = now;
     self->next = TW_PART_INPUT;
 }
@@ -151,6 +150,15 @@ typedef struct answered {
     uint64_t key_ns;          /* where the outputs have no stamp */
 } answered;
 
+/* What only engines with views have: what was sent, and what was begun and is not answered. */
+static __attribute__((noinline)) void add_viewed(const SchedulerStepsObject *self, const PyObject *output,
+                                                 tw_step_record *step) {
+    step->sent = self->sent;
+    if (self->dispatched == NULL || self->dispatched == output) return;
+    step->next_prefill_tokens = self->begun.next_prefill_tokens;
+    step->next_prefill_name = self->begun.next_prefill_name;
+}
+
 static void leave_update(SchedulerStepsObject *self, const answered *a, uint64_t update_ns, uint64_t now) {
     PyObject *output = a->output;
     tw_step_record step = {.update_ns = update_ns, .done_ns = now};
@@ -165,12 +173,7 @@ static void leave_update(SchedulerStepsObject *self, const answered *a, uint64_t
         for (int i = 0; i < TW_STEP_PARTS; i++) step.part[i] = units(self->part_ns[i]);
         step.paused = units(self->paused_ns);
         if (self->after_idle) step.flags |= TW_STEP_AFTER_IDLE;
-        if (self->dispatched != NULL && self->dispatched != output) {
-            step.next_prefill_tokens = self->begun.next_prefill_tokens;
-            step.next_prefill_name = self->begun.next_prefill_name;
-        }
-        step.sent_request = self->sent_request;
-        step.sent_tokens = self->sent_tokens;
+        if (__builtin_expect(a->key_ns != 0, 0)) add_viewed(self, output, &step);
         tw_step_write(self->reader.ring, &step);
         tw_engine_sums_count(&self->core->segment->engine, &step);
         self->answered += step.requests == TW_COUNT_UNKNOWN ? 1 : step.requests;
@@ -193,10 +196,6 @@ static void leave_rest(AroundObject *self, PyObject *batch, uint64_t entered, ui
     SchedulerStepsObject *steps = self->steps;
     if (self->what <= AROUND_DISPATCH) {
         leave_schedule(steps, batch, self->what == AROUND_DISPATCH ? entered : now, now);
-        if (self->what == AROUND_DISPATCH) {
-            steps->dispatched = batch;
-            step_read_next(&steps->reader, batch, &steps->begun);
-        }
         return;
     }
     divide(steps, now);
@@ -236,8 +235,13 @@ static __attribute__((noinline)) void leave_viewed(AroundObject *self, PyObject 
         if (PyTuple_Check(seen) && PyTuple_Size(seen) == 3)
             a = (answered){PyTuple_GetItem(seen, 0), PyTuple_GetItem(seen, 1), PyTuple_GetItem(seen, 2), now};
         leave_update(self->steps, &a, entered, now);
+        self->steps->dispatched = NULL;
     } else if (is_part(self->what)) {
         leave_rest(self, seen, entered, now);
+        if (self->what == AROUND_DISPATCH) {
+            self->steps->dispatched = seen;
+            step_read_next(&self->steps->reader, seen, &self->steps->begun);
+        }
     } else if (seen != Py_None) {
         leave_request(self, seen, now);
     }
@@ -406,10 +410,9 @@ static PyObject *steps_end_update(PyObject *op, PyObject *args) {
     if (around == NULL || around->view == NULL || !goes_on(self) || self->begin_ns == 0) return PyLong_FromLong(0);
     const uint64_t now = tw_now_ns();
     self->updating = NULL;
-    self->sent_request = request == NULL ? 0 : (uint32_t)tw_request_hash(request, (size_t)len);
-    self->sent_tokens = tokens;
+    self->sent = request == NULL ? 0 : tw_sent_mark(tw_request_hash(request, (size_t)len), tokens);
     leave_viewed(around, self->update_args, self->update_kwargs, Py_None, self->update_ns, now);
-    self->sent_request = self->sent_tokens = 0;
+    self->sent = 0;
     return PyLong_FromUnsignedLongLong(now);
 }
 

@@ -308,7 +308,7 @@ void step_read_next(step_reader *r, PyObject *output, tw_step_record *out) {
     }
     Py_ssize_t len;
     const char *text = p.tokens > 0 ? text_of(r, p.longest, &len) : NULL;
-    out->next_prefill_tokens = p.tokens > 0 ? count32(p.tokens) : 0;
+    out->next_prefill_tokens = p.tokens > 0 ? count16(p.tokens) : 0;
     out->next_prefill_name = text != NULL ? tw_request_name_write(r->ring, text, (size_t)len) : 0;
     Py_XDECREF(p.longest);
     Py_XDECREF(new);

@@ -51,7 +51,7 @@ TW_TEST(a_step_is_found_by_what_it_sent) {
     const uint64_t request = tw_request_hash("r", 1), n = TW_STEP_RECORDS + 100;
     for (uint64_t i = 0; i < n; ++i) {
         tw_step_record s = step_number(i);
-        if (i % 3 != 0) s.sent_request = (uint32_t)request, s.sent_tokens = (uint32_t)i;
+        if (i % 3 != 0) s.sent = tw_sent_mark(request, (uint32_t)i);
         tw_step_write(ring, &s);
     }
     for (uint64_t i = n - TW_SENT_STEPS; i < n; ++i)
