@@ -137,8 +137,8 @@ static void add_engine(explained *e, uint64_t k0, uint64_t typical_ns, const tw_
         if (parts.part[i].cause != TW_DELAY_UNEXPLAINED) add_engine_part(e, engine, source, parts.part[i]);
 }
 
-/* By how much a segment of the chain is longer than that of the token before, and what paused elsewhere meanwhile: the
- * last of it is what the host did, what is left of that is cause. */
+/* By how much a segment of the chain is longer than before_ns, which is that of the token before, and what paused
+ * elsewhere: the last of it is what the host did, what is left of that is cause. */
 static void add_segment(explained *e, uint64_t from, uint64_t to, uint64_t before_ns, int cause) {
     const uint64_t beyond = since(since(to, from), before_ns);
     add(e, cause, TW_MEASURED, 0, add_host(e, to - beyond, to, true, cause));

@@ -158,10 +158,10 @@ void tw_charge_gap(tw_segment *g, tw_served_by by, uint64_t from_ns, uint64_t to
     if (own_ns > 0) tw_pause_charge(&g->pause, from_ns, to_ns, own_ns, sum_of_causes(d->delay[0]));
 }
 
-/* Between entry and the token's being ready a pause may be hidden behind the model's work; behind the engine, where it is
- * known when that was done, nothing of it delays the token. */
-static void add_after_entry(tw_charge *d, const tw_segment *g, tw_served_by by, bool by_engine, uint64_t entry, uint64_t hi,
-                            uint64_t most_ns) {
+/* Between entry and the token's being ready a pause may be hidden behind the model's work; behind the engine, where it
+ * is known when that was done, nothing of it delays the token. */
+static void add_after_entry(tw_charge *d, const tw_segment *g, tw_served_by by, bool by_engine, uint64_t entry,
+                            uint64_t hi, uint64_t most_ns) {
     tw_overlap_by_source after, behind;
     if (entry >= hi || !d->by_source.complete) return;
     overlap_in(d, g, by, entry, hi, &after);

@@ -103,12 +103,13 @@ static uint64_t key_of_message(const CoreObject *core, PyObject *id, PyObject *t
     return key;
 }
 
-/* received_message(streams, ids, finish_reasons, tokens, received_ns): outputs of one step came in a message: lists of as
- * many; tokens: how many each request has made by then. Returns as received(). Where its step is not found, the wait in
- * the engine stays unknown. */
+/* received_message(streams, ids, finish_reasons, tokens, received_ns): outputs of one step came in a message: lists of
+ * as many; tokens: how many each request has made by then. Returns as received(). Where its step is not found, the wait
+ * in the engine stays unknown. */
 PyObject *core_received_message(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
     receipt r = {.core = (CoreObject *)op, .processed_ns = tw_now_ns()};
-    if (nargs != 5 || !PyDict_Check(args[0]) || !PyList_Check(args[1]) || !PyList_Check(args[2]) || !PyList_Check(args[3]))
+    const bool lists = nargs == 5 && PyList_Check(args[1]) && PyList_Check(args[2]) && PyList_Check(args[3]);
+    if (!lists || !PyDict_Check(args[0]))
         return PyErr_Format(PyExc_TypeError, "received_message: expected a dict and three lists");
     const Py_ssize_t n = PyList_Size(args[1]);
     r.streams = args[0];

@@ -254,7 +254,8 @@ static bool is_before_its_first(const AroundObject *self) { return is_part(self-
 static PyObject *call_send(AroundObject *self, PyObject *args, PyObject *kwargs, bool counts) {
     step_reader *reader = &self->steps->reader;
     if (counts && self->steps->updating != NULL) {
-        PyObject *seen = PyObject_CallFunctionObjArgs(self->view, args, kwargs == NULL ? Py_None : kwargs, Py_None, NULL);
+        PyObject *given = kwargs == NULL ? Py_None : kwargs;
+        PyObject *seen = PyObject_CallFunctionObjArgs(self->view, args, given, Py_None, NULL);
         if (seen == NULL) step_drop_error(reader);
         Py_XDECREF(seen);
     }
@@ -461,7 +462,7 @@ static PyMethodDef steps_methods[] = {
     {"compiled", steps_compiled, METH_VARARGS,
      "compiled(kernel, from_ns, to_ns, /)\n--\n\nThe engine compiled a kernel, from one monotonic ns to another."},
     {"end_update", steps_end_update, METH_VARARGS,
-     "end_update(request_id=None, tokens=0, /)\n--\n\nRecords the step whose update goes on. Returns its stamp, ns; 0: none does."},
+     "end_update(request_id=None, tokens=0, /)\n--\n\nRecords the step whose update goes on. Its stamp, ns; 0: none does."},
     {"stop", steps_stop, METH_NOARGS, "stop()\n--\n\nFrom now on the callables only hand on."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef steps_getters[] = {

@@ -27,7 +27,7 @@ typedef struct tw_charge {
     uint64_t certain[TW_SOURCES][TW_CAUSES];
     uint64_t delay_ns;
     uint64_t before_entry_ns;       /* of a first token: what of it lies before the app was entered */
-    uint64_t passing_ns;            /* what of it held the token up on its way from the engine: pauses of processes between */
+    uint64_t passing_ns;            /* what of it held the token up on its way: pauses behind the engine, elsewhere */
 } tw_charge;
 
 /* The peers whose pauses count beside those of the segment's own process: see tw_stream_join. */
