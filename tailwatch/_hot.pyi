@@ -169,17 +169,18 @@ class SchedulerSteps:
         """Requests that were stamped here, for want of a front end that does."""
     def around(self, what: str, method: Callable[..., Any], view: Callable[..., Any] | None = None, /) -> Any:
         """A callable that stands for a method of the scheduler: "schedule", "dispatch", "get_grammar_bitmask",
-        "update_from_output", "process_result", "await_result", "add_request" or "finish_requests". Raises ValueError
-        for another. view(args, kwargs, result), where the objects are not vLLM's: of a schedule or a dispatch the
-        batch, None for none; of an update (batch, model output, {0: outputs}); of add_request the request, None for
-        none; of finish_requests the ids."""
+        "update_from_output", "process_result", "await_result", "add_request", "finish_requests" or "send". Raises
+        ValueError for another. view(args, kwargs, result), where the objects are not vLLM's: of a schedule or a
+        dispatch the batch, None for none; of an update (batch, model output, {0: outputs}); of add_request the
+        request, None for none; of finish_requests the ids; that of a send is called before it, within an update."""
     def answered(self) -> int:
         """Requests in steps recorded since the last call."""
     def compiled(self, kernel: str, from_ns: int, to_ns: int, /) -> None:
         """The engine compiled a kernel for its device, from one monotonic time to another; its steps waited for it."""
-    def end_update(self) -> int:
+    def end_update(self, request_id: str = ..., tokens: int = 0, /) -> int:
         """Records the step whose update goes on, of an engine with views, before what it answers reaches another
-        thread. Returns its stamp, monotonic ns; 0: no update goes on."""
+        thread or process. request_id: the first request of the message that it sends; tokens: how many that has made
+        by then. Returns its stamp, monotonic ns; 0: no update goes on."""
     def stop(self) -> None:
         """From now on those callables only hand on."""
 
@@ -301,6 +302,18 @@ class Core:
     ) -> list[str] | None:
         """Outputs of one engine step, each with a request_id and a finish_reason, were processed just now; key: the
         engine's stamp of the step, monotonic seconds. Returns the ids of requests that had their last output."""
+    def received_message(
+        self,
+        streams: dict[str, Stream],
+        ids: list[str],
+        finish_reasons: list[Any],
+        tokens: list[int],
+        received_ns: int,
+        /,
+    ) -> list[str] | None:
+        """Outputs of one engine step came in a message that has no stamp: it gets that of the step by which its first
+        request had made so many tokens, where an engine of the group has recorded it. Returns the ids of requests that
+        had their last output."""
     def on_request_end(self, ended: Callable[[Stream, Any], object] | None, /) -> None:
         """Calls ended(stream, scope) in the task of each request that a Send has ended; None: no longer."""
     @property

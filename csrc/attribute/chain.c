@@ -172,6 +172,7 @@ static void add_engine(explained *e, const served *s, uint64_t k0, uint64_t typi
     uint64_t accounted_ns = typical_ns + add_own_work(e, k1);
     if (s->segment == NULL) return;
     for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i) accounted_ns += d->delay[i / TW_CAUSES][i % TW_CAUSES];
+    accounted_ns -= d->passing_ns;
     accounted_ns += add_held_in_steps(e, s, k0, since(since(k1, k0), accounted_ns));
     e->joined = tw_engine_split(&s->segment->step_ring, &s->segment->host, k0, k1, e->w->request, accounted_ns, &parts);
     for (uint32_t i = 0; i < parts.n; ++i)
@@ -188,8 +189,8 @@ static uint64_t add_held_on_the_way(explained *e, const served *s, uint64_t from
     return beyond - h.left_ns;
 }
 
-/* By how much a segment of the chain is longer than that of the token before: the last of it is what the host did, what
- * is left of that is cause. */
+/* By how much a segment of the chain is longer than before_ns, which is that of the token before, and what paused
+ * elsewhere: the last of it is what the host did, what is left of that is cause. */
 static void add_segment(explained *e, uint64_t from, uint64_t to, uint64_t before_ns, int cause) {
     const uint64_t beyond = since(since(to, from), before_ns);
     add(e, cause, TW_MEASURED, 0, add_host(e, to - beyond, to, true, cause));
@@ -202,7 +203,7 @@ static void explain_by_chain(explained *e, const tw_charge *d) {
     const served s = engine_of(e);
     if (first) b = &none;
     add_engine(e, &s, first ? e->w->from_ns + e->w->accept_ns : b->key_ns, first ? 0 : e->w->typical_ns, d);
-    uint64_t way_ns = since(b->recv_ns, b->key_ns);
+    uint64_t way_ns = since(b->recv_ns, b->key_ns) + d->passing_ns;
     way_ns += add_held_on_the_way(e, &s, t->key_ns, t->recv_ns, way_ns);
     add_segment(e, t->key_ns, t->recv_ns, way_ns, TW_DELAY_TRANSPORT);
     add_segment(e, t->recv_ns, t->processed_ns, since(b->processed_ns, b->recv_ns), TW_DELAY_OUTPUT);

@@ -74,18 +74,46 @@ static void overlap_in(const tw_charge *d, const tw_segment *g, tw_served_by by,
     else own_overlap(g, from, to, out);
 }
 
-/* Pauses before the token was ready, at most ns of them. Those of the own process count where it may be the engine. */
-static void add_before(tw_charge *d, const tw_segment *g, tw_served_by by, bool certain, uint64_t from, uint64_t to,
+/* Takes a cell out of some overlaps, or a part of it. */
+static void take_out(tw_overlap_by_source *of, uint32_t source, int cause, uint64_t ns) {
+    const uint64_t taken = least(ns, of->overlap_ns[source][cause]);
+    of->overlap_ns[source][cause] -= taken;
+    of->total_ns -= taken;
+}
+
+/* Pauses of those that tokens of all engines pass through, without what coincides with the own process's. */
+static void passing(const tw_charge *d, const tw_segment *g, tw_served_by by, uint64_t from, uint64_t to,
+                    tw_overlap_by_source *out) {
+    memset(out, 0, sizeof *out);
+    if (d->sources == 1 || from >= to) return;
+    tw_gap_overlap(&g->pause, by.peer_set->peer, by.peer_set->n, TW_ENGINE_SHARED, from, to, out);
+    for (int cause = 0; cause < TW_CAUSES; ++cause) take_out(out, 0, cause, UINT64_MAX);
+}
+
+/* Pauses before the token was ready, at most ns of them. Those of the own process count where it may be the engine;
+ * those of processes behind the engine where it is not known when it was done. */
+static void add_before(tw_charge *d, const tw_segment *g, tw_served_by by, bool by_engine, uint64_t from, uint64_t to,
                        uint64_t ns) {
-    tw_overlap_by_source before;
+    tw_overlap_by_source before, behind;
     if (from >= to || ns == 0) return;
     overlap_in(d, g, by, from, to, &before);
     if (tw_engine_is_elsewhere(g, by))
-        for (int cause = 0; cause < TW_CAUSES; ++cause) {
-            before.total_ns -= before.overlap_ns[0][cause];
-            before.overlap_ns[0][cause] = 0;
-        }
-    add_share(d, certain, &before, ns);
+        for (int cause = 0; cause < TW_CAUSES; ++cause) take_out(&before, 0, cause, UINT64_MAX);
+    if (by_engine) {
+        passing(d, g, by, from, to, &behind);
+        for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i)
+            take_out(&before, i / TW_CAUSES, (int)(i % TW_CAUSES), behind.overlap_ns[i / TW_CAUSES][i % TW_CAUSES]);
+    }
+    add_share(d, by_engine, &before, ns);
+}
+
+/* What paused between the engine and this process while the token was on its way. */
+static void add_passing(tw_charge *d, const tw_segment *g, tw_served_by by, const tw_ready *ready) {
+    tw_overlap_by_source behind;
+    if (ready->recv_ns == 0) return;
+    passing(d, g, by, ready->hi_ns, ready->recv_ns, &behind);
+    add_share(d, true, &behind, UINT64_MAX);
+    d->passing_ns = behind.total_ns;
 }
 
 /* By the chain: certain is what paused once the token was ready, and what paused its engine while it made it. */
@@ -96,6 +124,7 @@ static void split_by_chain(const tw_segment *g, tw_served_by by, uint64_t from, 
     uint64_t own = 0;
     add_own(d, true, g, hi, to);
     if (elsewhere && base != 0) own = add_own(d, false, g, most(lo, base), hi);
+    if (elsewhere) add_passing(d, g, by, ready);
     if (ready->by_engine && elsewhere) add_before(d, g, by, true, ready->engine_from_ns, hi, UINT64_MAX);
     else if (base != 0) add_before(d, g, by, false, from, hi, since(since(hi, base), own));
 }
@@ -129,11 +158,16 @@ void tw_charge_gap(tw_segment *g, tw_served_by by, uint64_t from_ns, uint64_t to
     if (own_ns > 0) tw_pause_charge(&g->pause, from_ns, to_ns, own_ns, sum_of_causes(d->delay[0]));
 }
 
-/* Between entry and the token's being ready a pause may be hidden behind the model's work. */
-static void add_after_entry(tw_charge *d, const tw_segment *g, tw_served_by by, uint64_t entry, uint64_t hi, uint64_t most_ns) {
-    tw_overlap_by_source after;
+/* Between entry and the token's being ready a pause may be hidden behind the model's work; behind the engine, where it
+ * is known when that was done, nothing of it delays the token. */
+static void add_after_entry(tw_charge *d, const tw_segment *g, tw_served_by by, bool by_engine, uint64_t entry,
+                            uint64_t hi, uint64_t most_ns) {
+    tw_overlap_by_source after, behind;
     if (entry >= hi || !d->by_source.complete) return;
     overlap_in(d, g, by, entry, hi, &after);
+    passing(d, g, by, entry, by_engine ? hi : entry, &behind);
+    for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i)
+        take_out(&after, i / TW_CAUSES, (int)(i % TW_CAUSES), behind.overlap_ns[i / TW_CAUSES][i % TW_CAUSES]);
     add_share(d, false, &after, most_ns);
 }
 
@@ -143,8 +177,10 @@ void tw_charge_first_token(tw_segment *g, tw_served_by by, uint64_t arrival_ns, 
     const uint64_t before_ns = d->by_source.complete ? add_own(d, true, g, arrival_ns, entry_ns) : 0;
     d->before_entry_ns = before_ns;
     const uint64_t hi = ready->known ? least(most(ready->hi_ns, entry_ns), to_ns) : to_ns;
+    const bool by_engine = ready->recv_ns != 0 && tw_engine_is_elsewhere(g, by);
     add_own(d, true, g, hi, to_ns);
-    add_after_entry(d, g, by, entry_ns, hi, since(since(to_ns - arrival_ns, d->delay_ns), typical_ns));
+    if (by_engine) add_passing(d, g, by, ready);
+    add_after_entry(d, g, by, by_engine, entry_ns, hi, since(since(to_ns - arrival_ns, d->delay_ns), typical_ns));
     book(g, TW_PHASE_TTFT, d);
     if (before_ns > 0) tw_pause_charge(&g->pause, arrival_ns, entry_ns, before_ns, before_ns);
     const uint64_t after_ns = sum_of_causes(d->by_source.overlap_ns[0]) - before_ns;

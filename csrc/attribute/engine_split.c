@@ -100,11 +100,20 @@ static void add_own(split *s, const own_events *own, uint64_t steps) {
 
 static uint64_t part_ns(const tw_step_record *step, int part) { return (uint64_t)step->part[part] * TW_OFFSET_UNIT_NS; }
 
-static uint64_t computed_ns(const tw_step_record *step) {
-    return part_ns(step, TW_PART_DISPATCH) + part_ns(step, TW_PART_WAIT);
+/* By how much its dispatch was longer than usual, where that was of a batch with prefill that another step answers. */
+static uint64_t begun_ns(const tw_step_model *model, const tw_step_record *step) {
+    if (step->next_prefill_tokens == 0) return 0;
+    return since(part_ns(step, TW_PART_DISPATCH), tw_load(&model->part_ns[TW_PART_DISPATCH]));
+}
+
+static uint64_t computed_ns(const tw_step_model *model, const tw_step_record *step) {
+    return part_ns(step, TW_PART_DISPATCH) - begun_ns(model, step) + part_ns(step, TW_PART_WAIT);
 }
 
 static void add_host_parts(split *s, const tw_step_record *step) {
+    add(s, begun_ns(&s->ring->model, step), TW_DELAY_PREFILL, TW_MEASURED,
+        step->next_prefill_name == 0 ? 0 : step->next_prefill_name | TW_NAME_IS_REQUEST, TW_DETAIL_TOKENS,
+        step->next_prefill_tokens);
     for (int part = 0; part < TW_STEP_PARTS; ++part) {
         if (part == TW_PART_DISPATCH || part == TW_PART_WAIT) continue;
         const uint64_t beyond = since(part_ns(step, part), tw_load(&s->ring->model.part_ns[part]));
@@ -151,7 +160,7 @@ static bool misses_graph(const tw_step_model *model, const tw_step_record *step)
 }
 
 static void add_estimates(split *s, const tw_step_record *step) {
-    const uint64_t beyond = since(computed_ns(step), usual_ns(&s->ring->model, step)), left = s->left;
+    const uint64_t beyond = since(computed_ns(&s->ring->model, step), usual_ns(&s->ring->model, step)), left = s->left;
     if (tokens_to_compute(step) > 0) add_prefill(s, step, beyond);
     else if (misses_graph(&s->ring->model, step))
         add(s, beyond, TW_DELAY_GRAPH_MISS, TW_ESTIMATED, 0, TW_DETAIL_NONE, 0);

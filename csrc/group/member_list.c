@@ -255,10 +255,12 @@ static void admit(tw_peer_set *peer_set, const tw_segment *segment, tw_segment *
 
 void tw_members_peers(const tw_members *members, tw_segment *own, tw_peer_set *peer_set) {
     uint64_t pids[TW_PEERS];
+    const bool makes_tokens = tw_load(&own->step_ring.head) != 0;
     peer_set->n = 0;
     for (uint32_t i = 0; i < members->n && peer_set->n < TW_PEERS; i++) {
         const tw_segment *segment = members->member[i].segment;
-        if (tw_load(&segment->header.engine) == 0 || !tw_segment_lives(segment)) continue;
+        const uint64_t engine = tw_load(&segment->header.engine);
+        if (engine == 0 || (engine == TW_ENGINE_SHARED && makes_tokens) || !tw_segment_lives(segment)) continue;
         pids[peer_set->n] = tw_load(&segment->header.pid);
         admit(peer_set, segment, own);
     }

@@ -196,6 +196,8 @@ static PyMethodDef core_methods[] = {
     {"expect", core_expect, METH_VARARGS, "expect(stream, request_id, /)\n--\n\nThe id by which the engine has the stream's request."},
     {"received", FASTCALL(core_received), METH_FASTCALL,
      "received(streams, outputs, key, received_ns, /)\n--\n\nOutputs of one step were processed. Ids of requests that ended."},
+    {"received_message", FASTCALL(core_received_message), METH_FASTCALL,
+     "received_message(streams, ids, finish_reasons, tokens, received_ns, /)\n--\n\nOutputs of one step came in a message."},
     {"step", FASTCALL(core_step), METH_FASTCALL, "step(name, batch=1, waiting=None, /)\n--\n\nOne iteration of an engine, to be entered."},
     {"count_error", core_count_error, METH_O, "count_error(where, /)\n--\n\nCount an internal error."},
     {"count_drop", core_count_drop, METH_O, "count_drop(reason, /)\n--\n\nCount a dropped event."},

@@ -111,7 +111,10 @@ static void learn(tw_step_model *m, const tw_step_record *s, bool first) {
         learn_median(&m->part_ns[i], (uint64_t)s->part[i] * TW_OFFSET_UNIT_NS, first);
     if (s->graph != TW_GRAPH_UNKNOWN && s->graph < TW_GRAPHS) learn_graph(m->graph, s->graph);
     if (s->prefill_tokens == TW_TOKENS_UNKNOWN) return;
-    const double device = ((double)s->part[TW_PART_DISPATCH] + s->part[TW_PART_WAIT]) * TW_OFFSET_UNIT_NS;
+    uint64_t dispatch_ns = (uint64_t)s->part[TW_PART_DISPATCH] * TW_OFFSET_UNIT_NS;
+    if (__builtin_expect(s->next_prefill_tokens > 0, 0))
+        dispatch_ns = least(dispatch_ns, tw_load(&m->part_ns[TW_PART_DISPATCH]));
+    const double device = (double)(dispatch_ns + (uint64_t)s->part[TW_PART_WAIT] * TW_OFFSET_UNIT_NS);
     const uint32_t tokens = s->prefill_tokens + s->recompute_tokens;
     if (tokens == 0) {
         learn_point(&m->decode, s->decode_requests, device);
@@ -174,6 +177,27 @@ uint64_t tw_step_find(const tw_step_ring *ring, uint64_t at_ns) {
         else from = middle + 1; /* one that was overwritten is older */
     }
     return above;
+}
+
+#define SENT_WORD (offsetof(tw_step_record, sent) / sizeof(uint64_t))
+
+uint32_t tw_sent_mark(uint64_t request, uint32_t tokens) {
+    const uint64_t mixed = (request ^ tokens * UINT64_C(0x9e3779b97f4a7c15)) * UINT64_C(0xff51afd7ed558ccd);
+    return tokens == 0 ? 0 : (uint32_t)(mixed >> 32) | 1;
+}
+
+/* Newest first: a message comes a step or two after it was sent. */
+uint64_t tw_step_sent(const tw_step_ring *ring, uint64_t request, uint32_t tokens) {
+    const uint64_t head = tw_load_acquire(&ring->head);
+    const uint32_t mark = tw_sent_mark(request, tokens);
+    tw_step_record step;
+    for (uint64_t n = head; mark != 0 && n > since(head, TW_SENT_STEPS); --n) {
+        const uint64_t word = tw_load(&((const uint64_t *)&ring->step[(n - 1) % TW_STEP_RECORDS])[SENT_WORD]);
+        uint32_t sent;
+        memcpy(&sent, (const char *)&word + offsetof(tw_step_record, sent) % sizeof word, sizeof sent);
+        if (sent == mark && tw_step_read(ring, n - 1, &step)) return step.key_ns;
+    }
+    return 0;
 }
 
 void tw_request_name_copy(const tw_step_ring *ring, uint32_t number, char *to, size_t size) {

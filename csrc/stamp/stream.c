@@ -78,7 +78,7 @@ static void chain_of(const tw_stream *s, tw_wait *w) {
     w->token = &s->chain_first;
     w->before = s->chained_before ? &s->chain_before : NULL;
     const uint64_t from = w->before != NULL ? w->before->key_ns : w->from_ns;
-    w->ready = (tw_ready){true, w->before != NULL, w->token->key_ns, w->token->key_ns, from};
+    w->ready = (tw_ready){true, w->before != NULL, w->token->key_ns, w->token->key_ns, from, w->token->recv_ns};
 }
 
 static tw_wait wait_of(const tw_stream *s, tw_phase phase, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns) {

@@ -50,6 +50,6 @@ def choices() -> tuple[Choice, ...]:
 
 def outputs() -> tuple[OutputPath, ...]:
     """Where the known servers hand the outputs of an engine's step to their requests."""
-    from tailwatch.integrations import transformers, vllm_routing
+    from tailwatch.integrations import sglang_outputs, transformers, vllm_routing
 
-    return (*vllm_routing.OUTPUTS, *transformers.OUTPUTS)
+    return (*vllm_routing.OUTPUTS, *sglang_outputs.OUTPUTS, *transformers.OUTPUTS)

@@ -27,12 +27,14 @@ class Part:
     what: what it is to ``_hot.SchedulerSteps.around()``; "": its name is that.
     without: what is not known where it is absent; "": then no step is.
     view: the method of the reader that gives what stands for its arguments and its result; "": they are vLLM's.
+    formerly: its name in versions that do not have it by that.
     """
 
     name: str
     what: str = ""
     without: str = ""
     view: str = ""
+    formerly: str = ""
 
 
 @dataclass(frozen=True, slots=True)

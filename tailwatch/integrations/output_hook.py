@@ -115,6 +115,15 @@ class OutputHook:
         except Exception:
             self._failed()
 
+    def received_message(self, ids: list[str], reasons: list[Any], tokens: list[int], came: int) -> None:
+        """Outputs of a step came in a message that has no stamp: of each request its id, its finish_reason, and how
+        many tokens it has by then; came: when, ns. Never raises."""
+        try:
+            if not self._inert and self._streams:
+                self._forget(self._core.received_message(self._streams, ids, reasons, tokens, came))
+        except Exception:
+            self._failed()
+
     def failed(self) -> None:
         """Called inside the handler of an exception of ours."""
         self._failed()

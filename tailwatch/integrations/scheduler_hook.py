@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ class SchedulerHook:
         module = type(scheduler).__module__
         kind = f"{named(module)}: {module}.{type(scheduler).__qualname__}"
         parts = [part for part in following.parts if not _is_of_none(scheduler, part.name)]
-        methods = {part: _method_of(scheduler, part.name) for part in parts}
+        methods = dict(_found(scheduler, part) for part in parts)
         missing = [part.name for part, method in methods.items() if method is None and not part.without]
         if missing:
             self._note_once(f"{kind} has no {' and no '.join(missing)}: its steps are not split by cause")
@@ -158,6 +159,14 @@ def _is_of_none(scheduler: Any, path: str) -> bool:
 def _method_of(scheduler: Any, path: str) -> Callable[..., Any] | None:
     method = _at(scheduler, path)
     return method if callable(method) else None
+
+
+def _found(scheduler: Any, part: Part) -> tuple[Part, Callable[..., Any] | None]:
+    """The part, by the name that this scheduler has for it, and its method."""
+    method = _method_of(scheduler, part.name)
+    if method is None and part.formerly and (method := _method_of(scheduler, part.formerly)) is not None:
+        part = replace(part, name=part.formerly)
+    return part, method
 
 
 def _model_of(engine: Any, following: Following) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailwatch.integrations.engine_steps import BatchSize, EngineStep, Following, Part
 from tailwatch.integrations.step_shapes import (
@@ -27,6 +27,9 @@ from tailwatch.integrations.step_shapes import (
     RequestOutput,
     argument,
 )
+
+if TYPE_CHECKING:
+    from tailwatch import _hot
 
 
 def _batch_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -72,6 +75,11 @@ class SGLangSteps:
         self._started: deque[tuple[list[str], Batch]] = deque(maxlen=_STARTED_MOST)
         self._last: list[Any] = []  # requests of the batch that was processed last, until there is nothing to run
         self._made: dict[str, int] = {}  # tokens of those that only we stamp
+        self._end_update: Callable[[str, int], int] | None = None
+
+    def recorded_by(self, steps: _hot.SchedulerSteps) -> None:
+        """Tokens leave within an update: its step is recorded before."""
+        self._end_update = steps.end_update
 
     @property
     def running(self) -> list[Any]:
@@ -154,6 +162,14 @@ class SGLangSteps:
             model_output = ModelOutput(Graph("FULL" if graph else "NONE"))
         return read, model_output, {0: Outputs(lambda: self._tokens_of(requests))}
 
+    def sent(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None, result: Any) -> None:
+        """The message of a batch is about to leave: the step that made it is found again by its first request, and how
+        many tokens that has by then."""
+        message = argument(args, kwargs, 0, "output")
+        rids, made = getattr(message, "rids", None), getattr(message, "completion_tokens", None)
+        if rids and made and self._end_update is not None:
+            self._end_update(rids[0], made[0])
+
     def _unfinished(self) -> list[Any]:
         return [each for each in self._last if not each.finished()]
 
@@ -230,6 +246,13 @@ PARTS = (
         "finish_requests",
         without="requests that are aborted as they wait count as in flight",
         view="received",
+    ),
+    Part(
+        "ipc_channels.send_to_detokenizer.send_output",
+        "send",
+        without="its tokens have no stamp: their wait in the engine is upstream",
+        view="sent",
+        formerly="send_to_detokenizer.send_output",  # 0.5.7 to 0.5.12
     ),
 )
 _FOLLOWING = Following(_scheduler_of, PARTS, _model_of, SGLangSteps)

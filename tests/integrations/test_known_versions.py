@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tailwatch.integrations import sglang_steps, transformers, vllm, vllm_routing
+from tailwatch.integrations import sglang_outputs, sglang_steps, transformers, vllm, vllm_routing
 
 SYMBOLS = Path(__file__).parents[1] / "servers" / "symbols"
 ROOT = Path(__file__).parents[2]
@@ -100,6 +100,18 @@ def test_each_field_that_is_read_is_in_the_table() -> None:
 # ---- SGLang ----
 
 
+SGLANG_FIELDS = ("finished_reasons", "completion_tokens")
+SGLANG_OUTPUTS = {
+    *("SenderWrapper.send_output", "Scheduler.send_to_detokenizer", "Scheduler self.ipc_channels.send_to_detokenizer"),
+    *(
+        f"Batch{what}{kind}.{name}"
+        for what in ("TokenID", "Str")
+        for kind in ("Out", "Output")
+        for name in SGLANG_FIELDS
+    ),
+}
+
+
 def test_sglang_s_table_has_each_release_of_0_5() -> None:
     """And the last of 0.4."""
     assert {key(version)[2] for version in SGLANG if version.startswith("0.5.")} == set(range(1, 24))
@@ -113,14 +125,33 @@ def test_sglang_has_what_the_hooks_stand_on(version: str) -> None:
     ranks = ("Scheduler.attn_tp_rank", "Scheduler.ps", "Scheduler get_parallel().attn_tp_rank")
     assert any(row[rank] for rank in ranks)
     for symbol, extract in row.items():
-        assert extract is not None or symbol in ranks, symbol
+        assert extract is not None or symbol in ranks or symbol in SGLANG_OUTPUTS, symbol
     assert str(row["Scheduler.run_batch"]).startswith("def run_batch(self, batch: ScheduleBatch")
     assert str(row["Scheduler.process_batch_result"]).startswith(
         "def process_batch_result(self, batch: ScheduleBatch, result:"
     )
     assert str(row["Scheduler._add_request_to_queue"]).startswith("def _add_request_to_queue(self, req: Req")
     for part in sglang_steps.PARTS:
-        assert row[f"Scheduler.{part.name}"]
+        assert "send_output" in part.name or row[f"Scheduler.{part.name}"]
+
+
+@pytest.mark.parametrize("version", SGLANG)
+def test_sglang_s_messages_have_what_they_are_joined_by(version: str) -> None:
+    """Where one object sends them: from 0.5.7 on. Before, tokens have no stamp."""
+    row = SGLANG[version]
+    kinds = ("Out", "Output")  # until 0.5.2, since
+    assert any(all(row[f"BatchTokenID{kind}.{name}"] for name in SGLANG_FIELDS) for kind in kinds)
+    assert any(all(row[f"BatchStr{kind}.{name}"] for name in SGLANG_FIELDS) for kind in kinds)
+    found = row["SenderWrapper.send_output"]
+    assert (found is not None) == (key(version) >= (0, 5, 7))
+    assert found is None or found.startswith("def send_output(self, output:")
+    holders = ("Scheduler.send_to_detokenizer", "Scheduler self.ipc_channels.send_to_detokenizer")
+    assert [row[holder] is not None for holder in holders] == [key(version) < (0, 5, 13), key(version) >= (0, 5, 13)]
+    [part] = [each for each in sglang_steps.PARTS if each.what == "send"]
+    assert [f"Scheduler.{part.formerly}", f"Scheduler self.{part.name}"] == [f"{each}.send_output" for each in holders]
+    for path in sglang_outputs.OUTPUTS:
+        assert set(path.wrappers(Mock())) <= set(row)
+    assert str(row["TokenizerManager._handle_batch_output"]).startswith("def _handle_batch_output(self, recv_obj:")
 
 
 # ---- transformers ----

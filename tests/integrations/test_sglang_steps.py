@@ -60,6 +60,24 @@ class Batch:
         return other
 
 
+def fresh(kind: type) -> Any:
+    """A class of its own, to be changed."""
+    own = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+    return type(kind.__name__, (), own)
+
+
+class SenderWrapper:
+    """Sends to the detokenizer. look: what a test looks at meanwhile."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[list[str], int]] = []
+        self.look: Callable[[], object] = lambda: None
+
+    def send_output(self, output: Any, recv_obj: Any = None) -> None:
+        self.look()
+        self.sent.append((output.rids, output.completion_tokens[0]))
+
+
 class Scheduler:
     """Prefill first, 100 tokens a step; then all decode."""
 
@@ -75,10 +93,16 @@ class Scheduler:
         self.server_args = SimpleNamespace(served_model_name="m")
         self.result_queue: deque[Any] = deque()
         self.sleeps: dict[str, float] = {}
+        self.began: list[float] = []  # forwards
         if age == "0.5.10":
             self.ps = SimpleNamespace(attn_tp_rank=rank)
         elif age == "0.4.10":
             self.attn_tp_rank = rank
+        self.sender: Any = fresh(SenderWrapper)()
+        if age == "0.5.10":
+            self.send_to_detokenizer = self.sender
+        elif age == "0.5.23":
+            self.ipc_channels = SimpleNamespace(send_to_detokenizer=self.sender)
         # TypeBasedDispatcher: its methods are bound here, before the first step
         self._request_dispatcher = {Req: self.handle_generate_request, SimpleNamespace: self.abort_request}
 
@@ -110,6 +134,7 @@ class Scheduler:
         return self.running_batch if self.running_batch.reqs else None
 
     def run_batch(self, batch: Batch, pp_proxy_tensors: Any = None) -> Any:
+        self.began.append(time.monotonic())
         time.sleep(self.sleeps.get("run", 0.0))
         return SimpleNamespace(can_run_cuda_graph=batch.forward_mode is Mode.DECODE)
 
@@ -124,6 +149,12 @@ class Scheduler:
                 if each in self.waiting_queue:
                     self.waiting_queue.remove(each)
                     self.running_batch.reqs = [*(self.running_batch.reqs or ()), each]
+        self.stream_output([each for each in batch.reqs or () if each.output_ids])
+
+    def stream_output(self, reqs: list[Req]) -> None:
+        made = [len(each.output_ids) for each in reqs]
+        if reqs:
+            self.sender.send_output(SimpleNamespace(rids=[each.rid for each in reqs], completion_tokens=made))
 
     def turn(self, *received: Any) -> None:
         """event_loop_normal."""
@@ -148,13 +179,12 @@ def followed(
     monkeypatch: pytest.MonkeyPatch, age: str, rank: int = 0
 ) -> tuple[Scheduler, Callable[[], list[StepRecord]], Any]:
     """A scheduler that is followed, its records from then on, and the watch."""
-    own = {name: value for name, value in vars(Scheduler).items() if name not in ("__dict__", "__weakref__")}
-    fresh: Any = type("Scheduler", (), own)
+    kind = fresh(Scheduler)
     state = {"get_parallel": lambda: SimpleNamespace(attn_tp_rank=rank)} if age == "0.5.23" else {}
-    module = loaded(monkeypatch, "sglang.srt.managers.scheduler", Scheduler=fresh, **state)
-    fresh.__module__ = module.__name__
+    module = loaded(monkeypatch, "sglang.srt.managers.scheduler", Scheduler=kind, **state)
+    kind.__module__ = module.__name__
     watch = tailwatch.install(gc="off", role="engine")
-    scheduler = fresh(age, rank)
+    scheduler = kind(age, rank)
     scheduler.run_batch(Batch(Mode.IDLE, []))  # what follows it is the first step of any kind
     records = StepRecords(watch.core.address)
     return scheduler, records.steps, watch
@@ -209,6 +239,35 @@ def test_time_is_the_part_s_in_which_it_was_spent(monkeypatch: pytest.MonkeyPatc
     device, host = [each["dispatch"] + each["wait"] for each in found], [each["schedule"] for each in found]
     assert min(device if part == "wait" else host) >= 0.05
     assert min(host if part == "wait" else device) < 0.04
+
+
+def test_a_prompt_that_is_begun_in_a_step_is_known_in_that_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The overlapping loop starts the forward of a prompt before it answers the batch before: that waits meanwhile."""
+    scheduler, steps, watch = followed(monkeypatch, "0.5.23")
+    scheduler.overlapped(Req("a", 5, 9))
+    scheduler.waiting_queue[0].prompt = 0
+    scheduler.running_batch.reqs = [scheduler.waiting_queue.pop()]
+    scheduler.overlapped()
+    scheduler.overlapped(Req("long", 70, 3), Req("short", 6, 3))
+    scheduler.waiting_queue.clear()
+    scheduler.overlapped()
+    ring = StepRecords(watch.core.address)._ring
+    last = len(steps())
+    begun = [ring.step[(ring.head - last + i) % len(ring.step)].next_prefill_tokens for i in range(last)]
+    assert [(s.prefill_tokens, n) for s, n in zip(steps(), begun, strict=True)] == [(5, 0), (0, 76), (76, 0)]
+
+
+@pytest.mark.parametrize("turn", ["turn", "overlapped"])
+def test_a_request_waits_until_its_forward_begins(monkeypatch: pytest.MonkeyPatch, turn: str) -> None:
+    """Not until it has ended, where the call that starts it does all of it, as on a CPU: that is its own prefill."""
+    scheduler, steps, watch = followed(monkeypatch, "0.5.23")
+    scheduler._add_request_to_queue(Req("a", 5, 3))
+    scheduler.sleeps["run"] = 0.01
+    for _ in range(2):
+        getattr(scheduler, turn)()
+    assert len(steps()) == (2 if turn == "turn" else 1)
+    [event] = [each for each in StepRecords(watch.core.address).events() if each.kind == "queued"]
+    assert event.start <= event.stop <= scheduler.began[1]
 
 
 def test_a_retracted_request_is_preempted_and_then_resumed(monkeypatch: pytest.MonkeyPatch) -> None:

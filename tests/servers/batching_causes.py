@@ -1,14 +1,17 @@
-"""Runs `transformers serve --continuous-batching`, delays tokens on purpose in its engine's thread and in its event
-loop, and compares what `tailwatch why` makes of each late token with a log of the plants.
+"""Runs a server, delays tokens on purpose in its engine, on the way from it and in its event loop, and compares what
+`tailwatch why` makes of each late token with a log of the plants.
 
     VENV/bin/python tests/servers/batching_causes.py --tailwatch BIN/tailwatch --model MODEL [--json FILE]
     … --cuda                  on a GPU: longer prompts, more streams (MODEL: make_model.py --large)
     … --cuda --graphs         with CUDA graphs
     … --cuda --graphs --overlapped    and with a batch prepared while another computes, which needs CUDA
     … --small-cache           a KV cache too small, instead of the other rounds
+    … --server sglang [--overlapped] [--small-cache]    SGLang on a CPU: FILE gets a run of each
 
-VENV has transformers[serving] and torch; BIN is where tailwatch is. MODEL is make_model.py's. The client is this
-process, by HTTP; the plants are put into the server by the same file, run as a script around its command line.
+The server is `transformers serve --continuous-batching`, or SGLang: VENV has transformers[serving] and torch, or what
+targets.py lists. BIN is where tailwatch is: for SGLang it is VENV's. MODEL is make_model.py's. The client is this
+process, by HTTP; the plants are put into each of the server's processes by the same file, run as a script around its
+command line.
 """
 
 from __future__ import annotations
@@ -26,42 +29,129 @@ import threading
 import time
 from collections import defaultdict
 from functools import partialmethod
+from importlib.abc import MetaPathFinder
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 SLEEP = 0.4
+WORDS = 16  # of the prompt of a stream: it and 100 tokens fit into a block of 256
 
 
 class Sizes(NamedTuple):
-    """Of the load. A word is some seven tokens."""
+    """Of the load. A word is some seven tokens. cache: the KV cache and the longest step, by the server's options."""
 
     streams: int
     tokens: int
     prompt: int
-    blocks: int
-    block: int
-    batch: int
-
-    def cache(self) -> list[str]:
-        """The KV cache and the longest step: without these it is all memory."""
-        sizes = ("--cb-num-blocks", self.blocks), ("--cb-block-size", self.block), ("--cb-max-batch-tokens", self.batch)
-        return [str(each) for pair in sizes for each in pair]
+    cache: dict[str, float] = {}  # noqa: RUF012  # never changed
+    waiting: int = 12
+    preempted: tuple[int, int] = (5, 300)
 
 
-ON_CPU = Sizes(streams=3, tokens=120, prompt=300, blocks=256, block=64, batch=512)
-ON_CUDA = Sizes(streams=8, tokens=200, prompt=1150, blocks=256, block=128, batch=8192)
-SMALL = Sizes(streams=8, tokens=100, prompt=0, blocks=8, block=256, batch=512)
-WORDS = 16  # of the prompt of a stream: it and 100 tokens fit into a block of 256
-CAUSES = {  # of each round, what it must be charged to first
-    "schedule": "engine_host schedule",
-    "forward": "device",
-    "deliver": "transport",  # results are stamped as they are handed to the event loop
-    "put": "sleep",  # what the loop did, by its stack
-    "prefill": ("prefill long-prompt", "engine_host schedule"),  # overlapped, its mask is built on the CPU
-    "queued": "queued",
-    "preempted": "preempted",
+def _blocks(number: int, size: int, batch: int) -> dict[str, float]:
+    return {"--cb-num-blocks": number, "--cb-block-size": size, "--cb-max-batch-tokens": batch}
+
+
+class Kind(NamedTuple):
+    """Of server. plants: where each is put. causes: of each round, what it must be charged to first; a round without
+    one is shown only. command: what its own command line gets, from the options and the sizes, without the model and
+    the port. body: what a request has beside the usual, of its name and tokens."""
+
+    package: str
+    plants: dict[str, tuple[str, str, str]]
+    causes: dict[str, str | tuple[str, ...]]
+    sizes: Any
+    command: Any
+    model: str
+    body: Any
+
+
+def _transformers_sizes(options: argparse.Namespace) -> Sizes:
+    if options.small_cache:
+        return Sizes(streams=8, tokens=100, prompt=0, cache=_blocks(8, 256, 512))
+    if options.cuda:
+        return Sizes(streams=8, tokens=200, prompt=1150, cache=_blocks(256, 128, 8192))
+    return Sizes(streams=3, tokens=120, prompt=300, cache=_blocks(256, 64, 512))
+
+
+def _transformers_command(options: argparse.Namespace) -> list[str]:
+    graphs = ["--cb-use-cuda-graph"] if options.graphs else []
+    return ["--device", "cuda" if options.cuda else "cpu", "--continuous-batching", *graphs]
+
+
+def _transformers_body(name: str, tokens: int) -> dict[str, Any]:
+    return {"generation_config": json.dumps({"max_new_tokens": tokens, "eos_token_id": -1, "do_sample": False})}
+
+
+def _sglang_sizes(options: argparse.Namespace) -> Sizes:
+    if options.small_cache:  # more are taken than fit
+        cache = {"--max-total-tokens": 1200, "--max-running-requests": 6, "--schedule-conservativeness": 0.1}
+        return Sizes(streams=4, tokens=100, prompt=0, cache=cache, preempted=(3, 400))
+    return Sizes(streams=4, tokens=200, prompt=330, cache={"--max-total-tokens": 16384})
+
+
+def _sglang_command(options: argparse.Namespace) -> list[str]:
+    overlapped = [] if options.overlapped else ["--disable-overlap-schedule"]
+    names = ("device", "cpu"), ("dtype", "float32"), ("attention-backend", "torch_native")
+    more = ("sampling-backend", "pytorch"), ("mem-fraction-static", "0.2")
+    flags = [word for name, value in (*names, *more) for word in (f"--{name}", value)]
+    return [*flags, "--disable-radix-cache", *overlapped]
+
+
+def _sglang_body(name: str, tokens: int) -> dict[str, Any]:
+    return {"temperature": 0, "min_tokens": tokens, "rid": name}  # with ignore_eos no more are taken than fit
+
+
+_BATCHING = "transformers.generation.continuous_batching"
+_SGLANG = "sglang.srt.managers"
+SERVERS = {
+    "transformers": Kind(
+        "transformers",
+        {
+            "schedule": (f"{_BATCHING}.scheduler", "FIFOScheduler", "schedule_batch"),
+            "forward": (f"{_BATCHING}.continuous_api", "ContinuousBatchingManager", "_generation_step"),
+            "deliver": (f"{_BATCHING}.continuous_api", "OutputRouter", "deliver_batch"),
+            "put": ("transformers.cli.serving.utils", "CBStreamer", "put"),
+        },
+        {
+            "schedule": "engine_host schedule",
+            "forward": "device",
+            "deliver": "transport",  # results are stamped as they are handed to the event loop
+            "put": "sleep",  # what the loop did, by its stack
+            "prefill": ("prefill long-prompt", "engine_host schedule"),  # overlapped, its mask is built on the CPU
+            "queued": "queued",
+            "preempted": "preempted",
+        },
+        _transformers_sizes,
+        _transformers_command,
+        "{model}",
+        _transformers_body,
+    ),
+    "sglang": Kind(
+        "sglang",
+        {
+            "schedule": (f"{_SGLANG}.scheduler", "Scheduler", "get_next_batch_to_run"),
+            "forward": (f"{_SGLANG}.tp_worker", "TpModelWorker", "forward_batch_generation"),
+            "detokenizer": (f"{_SGLANG}.detokenizer_manager", "DetokenizerManager", "handle_batch_token_id_out"),
+            "put": (f"{_SGLANG}.tokenizer_manager", "TokenizerManager", "_handle_batch_output"),
+        },
+        {
+            "schedule": "engine_host schedule",
+            "forward": "device",
+            "detokenizer": "transport",
+            "put": "sleep",
+            "prefill": "prefill long-prompt",
+            "queued": "queued",
+            "preempted": "preempted",
+        },
+        _sglang_sizes,
+        _sglang_command,
+        "--model-path={model}",
+        _sglang_body,
+    ),
 }
-PLANTS = ("schedule", "forward", "deliver", "put")
 
 
 def planted(original: Any, name: str) -> Any:
@@ -81,25 +171,54 @@ def planted(original: Any, name: str) -> Any:
     return call
 
 
-def serve(arguments: list[str]) -> None:
-    """In the server: its own command line, once the plants are there."""
-    from transformers import ContinuousBatchingConfig
-    from transformers.cli.serving import utils
-    from transformers.cli.transformers import main
-    from transformers.generation.continuous_batching import continuous_api, scheduler
+class Planting(MetaPathFinder):
+    """Puts the plants into a server's modules as they are imported: in every process, which each import this file."""
 
-    places = {
-        "schedule": (scheduler.FIFOScheduler, "schedule_batch"),
-        "forward": (continuous_api.ContinuousBatchingManager, "_generation_step"),
-        "deliver": (continuous_api.OutputRouter, "deliver_batch"),
-        "put": (utils.CBStreamer, "put"),
-    }
-    for name, (owner, method) in places.items():
-        setattr(owner, method, planted(getattr(owner, method), name))
+    def __init__(self, kind: Kind) -> None:
+        self._plants = kind.plants
+        self._asking = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The spec that the others find, with the plants put in once the module has run."""
+        wanted = {plant: where[1:] for plant, where in self._plants.items() if where[0] == name}
+        if not wanted or self._asking:
+            return None
+        self._asking = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._asking = False
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (run(module), _plant(module, wanted))  # type: ignore[method-assign]
+        return spec
+
+
+def _plant(module: Any, wanted: dict[str, tuple[str, str]]) -> None:
+    for name, (owner, method) in wanted.items():
+        home = getattr(module, owner)
+        setattr(home, method, planted(getattr(home, method), name))
+
+
+if "BATCHING_SERVER" in os.environ:
+    sys.meta_path.insert(0, Planting(SERVERS[os.environ["BATCHING_SERVER"]]))
+
+
+def serve(server: str, arguments: list[str]) -> None:
+    """In the server: its own command line."""
+    if server == "sglang":
+        from sglang.launch_server import run_server
+        from sglang.srt.server_args import prepare_server_args
+
+        run_server(prepare_server_args(arguments))
+        return
+    from transformers import ContinuousBatchingConfig
+    from transformers.cli.transformers import main as transformers
+
     if "BATCHING_OVERLAPPED" in os.environ:  # no flag of the command line is for it
         ContinuousBatchingConfig.__init__ = partialmethod(ContinuousBatchingConfig.__init__, use_async_batching=True)
     sys.argv = ["transformers", "serve", *arguments]
-    main()
+    transformers()
 
 
 class Server:
@@ -113,11 +232,13 @@ class Server:
         self._options = options
         self.late: dict[tuple[str, int], Any] = {}
         self._received: dict[str, int] = defaultdict(int)
-        self.sizes = SMALL if options.small_cache else ON_CUDA if options.cuda else ON_CPU
+        self.kind = SERVERS[options.server]
+        self.sizes: Sizes = self.kind.sizes(options)
         command = [options.tailwatch, "run", "--dir", self.group, "--", sys.executable, __file__, "serve"]
-        command += [options.model, "--device", "cuda" if options.cuda else "cpu", "--port", str(self.port)]
-        command += ["--continuous-batching", *self.sizes.cache(), *(["--cb-use-cuda-graph"] if options.graphs else [])]
+        command += [options.server, self.kind.model.format(model=options.model), "--port", str(self.port)]
+        command += [*self.kind.command(options), *(str(word) for pair in self.sizes.cache.items() for word in pair)]
         environment = {"BATCHING_ORDERS": self.orders, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        environment |= {"BATCHING_SERVER": options.server}
         environment |= {"BATCHING_OVERLAPPED": "1"} if options.overlapped else {}
         self._log = open(f"{self.orders}/log", "w+")  # noqa: SIM115  # to the end
         self._process = subprocess.Popen(
@@ -139,9 +260,8 @@ class Server:
         """One request, read to its end."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         content = " ".join([name, *(f"word{i}" for i in range(words))])  # no two begin alike: such share blocks
-        generation = json.dumps({"max_new_tokens": tokens, "eos_token_id": -1, "do_sample": False})
         body = {
-            **{"model": self._options.model, "stream": True, "max_tokens": tokens, "generation_config": generation},
+            **{"model": self._options.model, "stream": True, "max_tokens": tokens, **self.kind.body(name, tokens)},
             "messages": [{"role": "user", "content": content}],
         }
         headers = {"Content-Type": "application/json", "X-Request-Id": name}
@@ -163,9 +283,16 @@ class Server:
         while any(self._received[name] < length // 3 for name in names) and any(each.is_alive() for each in threads):
             time.sleep(0.005)
         act()
+        goal = {name: self._received[name] + 3 for name in names}
+        while any(self._received[name] < goal[name] for name in names) and any(each.is_alive() for each in threads):
+            time.sleep(0.005)
+        self._take()  # the last 256 are kept: on a busy machine more may follow
         for thread in threads:
             thread.join()
-        self.late |= {(token["request_id"], token["token"]): token for token in self._why()}  # the last 256 are kept
+        self._take()
+
+    def _take(self) -> None:
+        self.late |= {(token["request_id"], token["token"]): token for token in self._why()}
 
     def warm(self) -> None:
         """The model is loaded by the first request. With graphs, a length of step has its own, captured at first."""
@@ -178,11 +305,12 @@ class Server:
     def rounds(self) -> None:
         """All that belong to the size of the cache."""
         if self._options.small_cache:
-            self.round("queued", lambda: None, streams=12)
-            self.round("preempted", lambda: None, streams=5, tokens=300)
+            streams, tokens = self.sizes.preempted
+            self.round("queued", lambda: None, streams=self.sizes.waiting)
+            self.round("preempted", lambda: None, streams=streams, tokens=tokens)
             return
         self.round("control", lambda: None)
-        for name in PLANTS:
+        for name in self.kind.plants:
             self.round(name, lambda name=name: self.order(name))
         self.round("prefill", lambda: self.stream(self.sizes.prompt, 2, "long-prompt"))
 
@@ -201,10 +329,15 @@ class Server:
         return json.loads(done.stdout)["late"]
 
     def engine(self) -> dict[str, float]:
-        """What its steps added up to: `tailwatch_engine_…` of /metrics, without the buckets."""
+        """What its steps added up to: `tailwatch_engine_…` of /metrics, without the buckets. All of ours are elsewhere
+        where the app has one of its own."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request("GET", "/metrics")
-        lines = connection.getresponse().read().decode().splitlines()
+        for path in ("/tailwatch/metrics", "/metrics"):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            lines = answer.read().decode().splitlines()
+            if answer.status == 200:
+                break
         found = (line.removeprefix("tailwatch_engine_").rpartition(" ") for line in lines if "engine_" in line[:17])
         return {name: float(value) for name, _, value in found if "_bucket" not in name and "_created" not in name}
 
@@ -239,8 +372,6 @@ def _first(found: dict[str, Any]) -> str:
 
 def _facts(options: argparse.Namespace) -> dict[str, Any]:
     """What was run, and on what."""
-    from transformers import __version__
-
     machine: dict[str, Any] = {"platform": platform.platform(), "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
     if options.cuda:
         import torch
@@ -249,15 +380,28 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
     flags = [name for name in ("cuda", "graphs", "overlapped", "small_cache") if getattr(options, name)]
     model = json.loads(Path(options.model, "config.json").read_text())
     shape = {name: model[name] for name in ("hidden_size", "num_hidden_layers", "intermediate_size", "dtype")}
-    return {"machine": machine, "transformers": __version__, "flags": flags, "model": shape}
+    package = SERVERS[options.server].package
+    return {"machine": machine, package: version(package), "flags": flags, "model": shape}
+
+
+def _keep(options: argparse.Namespace, run: dict[str, Any]) -> None:
+    """Writes the account to its file; SGLang's beside those of its other runs."""
+    facts = _facts(options)
+    if options.server == "sglang":
+        title = ", ".join(name.replace("_", " ") for name in facts.pop("flags")) or "one batch after the other"
+        kept = json.loads(options.json.read_text())["runs"] if options.json.exists() else {}
+        load = facts["machine"].pop("load")
+        facts, run = facts, {"runs": {**kept, title: {"load": load, **run}}}
+    options.json.write_text(json.dumps(facts | run, indent=1) + "\n")
 
 
 def main() -> None:
     """Prints and keeps the account."""
     if sys.argv[1:2] == ["serve"]:
-        serve(sys.argv[2:])
+        serve(sys.argv[2], sys.argv[3:])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--server", choices=SERVERS, default="transformers")
     parser.add_argument("--tailwatch", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--json", type=Path)
@@ -279,10 +423,14 @@ def main() -> None:
         options.late.write_text(json.dumps(list(server.late.values())))
     print(json.dumps([rounds, engine], indent=1))
     if options.json is not None:
-        options.json.write_text(json.dumps(_facts(options) | {"rounds": rounds, "engine": engine}, indent=1) + "\n")
-    expected = {title: cause for title, cause in CAUSES.items() if title in rounds}
+        _keep(options, {"rounds": rounds, "engine": engine})
+    expected = {title: cause for title, cause in server.kind.causes.items() if title in rounds}
     wrong = [title for title, cause in expected.items() if not _first(rounds[title]).startswith(cause)]
-    if missing := {"queued", "preempted"} - set(rounds) if options.small_cache else set(PLANTS) - set(rounds):
+    if (
+        missing := {"queued", "preempted"} - set(rounds)
+        if options.small_cache
+        else set(server.kind.plants) - set(rounds)
+    ):
         raise SystemExit(f"no late token in: {', '.join(missing)}")
     if wrong:
         raise SystemExit(f"another cause came first: {', '.join(wrong)}")

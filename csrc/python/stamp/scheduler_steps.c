@@ -3,6 +3,7 @@
  * around(what, method, view) makes a callable that calls the method, with all arguments, and returns what it returns. It
  * is to be set as an attribute of the instance. Each call divides the time since the last update; an update that answers
  * a batch writes a record. view: of an engine that is not vLLM, gives what is read in place of arguments and result.
+ * That of a send is called before it, within an update: a step is recorded before its tokens leave the process.
  */
 #include "python/core.h"
 #include "python/membership.h"
@@ -32,6 +33,10 @@ typedef struct SchedulerStepsObject {
     uint64_t answered;        /* requests, since that was asked */
     AroundObject *updating;   /* around the update that goes on; NULL: none does, or its record is written. Borrowed */
     uint64_t update_ns;       /* when it began */
+    PyObject *update_args, *update_kwargs; /* of its call. Borrowed */
+    uint32_t sent;            /* of the record that is written: tw_sent_mark() */
+    const void *dispatched;   /* the latest batch that was, in the step that goes on; NULL: none was. Compared only */
+    tw_step_record begun;     /* of that one: what it has to prefill */
     struct { const void *output; uint64_t at_ns; } scheduled[SCHEDULED]; /* compared, never followed */
 } SchedulerStepsObject;
 
@@ -46,11 +51,12 @@ typedef enum {
     AROUND_FINISH,
     AROUND_KV_MATCHED,        /* of its KV connector */
     AROUND_KV_LOADS,
+    AROUND_SEND,              /* tokens of the update that goes on leave the process */
     AROUNDS
 } around_what;
 static const char *const around_names[] = {"schedule", "dispatch", "get_grammar_bitmask", "update_from_output",
                                            "process_result", "await_result", "add_request", "finish_requests",
-                                           "get_num_new_matched_tokens", "update_state_after_alloc"};
+                                           "get_num_new_matched_tokens", "update_state_after_alloc", "send"};
 /* What goes on once it is entered, of parts of a step. */
 static const tw_step_part around_parts[] = {TW_PART_SCHEDULE, TW_PART_DISPATCH, TW_PART_GRAMMAR, TW_PART_UPDATE,
                                             TW_PART_WAIT, TW_PART_WAIT};
@@ -108,8 +114,8 @@ static void enter(SchedulerStepsObject *self, around_what what, uint64_t now) {
     self->next = around_parts[what];
 }
 
-/* output: None where there is nothing to run. */
-static void leave_schedule(SchedulerStepsObject *self, PyObject *output, uint64_t now) {
+/* output: None where there is nothing to run. at_ns: from when on it does not wait any more. */
+static void leave_schedule(SchedulerStepsObject *self, PyObject *output, uint64_t at_ns, uint64_t now) {
     divide(self, now);
     self->next = TW_PART_DISPATCH;
     if (__builtin_expect(output == Py_None, 0)) {
@@ -117,7 +123,7 @@ static void leave_schedule(SchedulerStepsObject *self, PyObject *output, uint64_
         return;
     }
     self->scheduled[self->next_scheduled % SCHEDULED].output = output;
-    self->scheduled[self->next_scheduled++ % SCHEDULED].at_ns = now;
+    self->scheduled[self->next_scheduled++ % SCHEDULED].at_ns = at_ns;
 }
 
 /* When a batch was scheduled; its update's begin where that is not known. */
@@ -146,6 +152,15 @@ typedef struct answered {
     uint64_t key_ns;          /* where the outputs have no stamp */
 } answered;
 
+/* What only engines with views have: what was sent, and what was begun and is not answered. */
+static __attribute__((noinline)) void add_viewed(const SchedulerStepsObject *self, const PyObject *output,
+                                                 tw_step_record *step) {
+    step->sent = self->sent;
+    if (self->dispatched == NULL || self->dispatched == output) return;
+    step->next_prefill_tokens = self->begun.next_prefill_tokens;
+    step->next_prefill_name = self->begun.next_prefill_name;
+}
+
 static void leave_update(SchedulerStepsObject *self, const answered *a, uint64_t update_ns, uint64_t now) {
     PyObject *output = a->output;
     tw_step_record step = {.update_ns = update_ns, .done_ns = now};
@@ -160,6 +175,7 @@ static void leave_update(SchedulerStepsObject *self, const answered *a, uint64_t
         for (int i = 0; i < TW_STEP_PARTS; i++) step.part[i] = units(self->part_ns[i]);
         step.paused = units(self->paused_ns);
         if (self->after_idle) step.flags |= TW_STEP_AFTER_IDLE;
+        if (__builtin_expect(a->key_ns != 0, 0)) add_viewed(self, output, &step);
         tw_step_write(self->reader.ring, &step);
         tw_engine_sums_count(&self->core->segment->engine, &step);
         self->answered += step.requests == TW_COUNT_UNKNOWN ? 1 : step.requests;
@@ -178,10 +194,10 @@ static void note_added(SchedulerStepsObject *self, PyObject *request, uint64_t n
     engine_streams_queued(&self->streams, &self->reader, self->scheduler, request, now);
 }
 
-static void leave_rest(AroundObject *self, PyObject *batch, uint64_t now) {
+static void leave_rest(AroundObject *self, PyObject *batch, uint64_t entered, uint64_t now) {
     SchedulerStepsObject *steps = self->steps;
     if (self->what <= AROUND_DISPATCH) {
-        leave_schedule(steps, batch, now);
+        leave_schedule(steps, batch, self->what == AROUND_DISPATCH ? entered : now, now);
         return;
     }
     divide(steps, now);
@@ -211,8 +227,8 @@ static void leave(AroundObject *self, PyObject *args, PyObject *kwargs, PyObject
                             argument(args, kwargs, 1, "model_runner_output"), result, 0};
         leave_update(self->steps, &a, entered, now);
     } else if (is_part(self->what)) {
-        leave_rest(self, result, now);
-    } else if (self->what >= AROUND_KV_MATCHED) {
+        leave_rest(self, result, entered, now);
+    } else if (self->what == AROUND_KV_MATCHED || self->what == AROUND_KV_LOADS) {
         leave_kv(self, args, kwargs, result, now);
     } else {
         leave_request(self, argument(args, kwargs, 0, self->what == AROUND_ADD ? "request" : "request_ids"), now);
@@ -232,8 +248,13 @@ static __attribute__((noinline)) void leave_viewed(AroundObject *self, PyObject 
         if (PyTuple_Check(seen) && PyTuple_Size(seen) == 3)
             a = (answered){PyTuple_GetItem(seen, 0), PyTuple_GetItem(seen, 1), PyTuple_GetItem(seen, 2), now};
         leave_update(self->steps, &a, entered, now);
+        self->steps->dispatched = NULL;
     } else if (is_part(self->what)) {
-        leave_rest(self, seen, now);
+        leave_rest(self, seen, entered, now);
+        if (self->what == AROUND_DISPATCH) {
+            self->steps->dispatched = seen;
+            step_read_next(&self->steps->reader, seen, &self->steps->begun);
+        }
     } else if (seen != Py_None) {
         leave_request(self, seen, now);
     }
@@ -242,18 +263,38 @@ static __attribute__((noinline)) void leave_viewed(AroundObject *self, PyObject 
 
 static bool is_before_its_first(const AroundObject *self) { return is_part(self->what) && self->steps->begin_ns == 0; }
 
+/* Before a send: what is in it, of the update that goes on. */
+static PyObject *call_send(AroundObject *self, PyObject *args, PyObject *kwargs, bool counts) {
+    step_reader *reader = &self->steps->reader;
+    if (counts && self->steps->updating != NULL) {
+        PyObject *given = kwargs == NULL ? Py_None : kwargs;
+        PyObject *seen = PyObject_CallFunctionObjArgs(self->view, args, given, Py_None, NULL);
+        if (seen == NULL) step_drop_error(reader);
+        Py_XDECREF(seen);
+    }
+    PyObject *result = PyObject_Call(self->method, args, kwargs);
+    if (result != NULL && step_reader_raises(reader)) Py_CLEAR(result);
+    return result;
+}
+
 /* The method of another engine. Where end_update() is called in an update, its step is recorded by then. */
 static __attribute__((noinline)) PyObject *call_viewed(AroundObject *self, PyObject *args, PyObject *kwargs, bool counts,
                                                        uint64_t entered) {
     SchedulerStepsObject *steps = self->steps;
     AroundObject *const outer = steps->updating;
+    PyObject *const outer_args = steps->update_args, *const outer_kwargs = steps->update_kwargs;
+    if (self->what == AROUND_SEND) return call_send(self, args, kwargs, counts);
     if (counts && is_update(self->what)) {
         steps->updating = self;
         steps->update_ns = entered;
+        steps->update_args = args;
+        steps->update_kwargs = kwargs;
     }
     PyObject *result = PyObject_Call(self->method, args, kwargs);
     const bool ended = counts && is_update(self->what) && steps->updating != self;
     steps->updating = outer;
+    steps->update_args = outer_args;
+    steps->update_kwargs = outer_kwargs;
     if (result == NULL || !counts || is_before_its_first(self)) return result;
     if (!ended) leave_viewed(self, args, kwargs, result, entered, tw_now_ns());
     if (step_reader_raises(&steps->reader)) Py_CLEAR(result);
@@ -371,18 +412,21 @@ static PyObject *steps_stop(PyObject *op, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* What the update answers is known: its record is written now, and what follows in it is the next step's. */
-static PyObject *steps_end_update(PyObject *op, PyObject *unused) {
+/* What the update answers is known: its record is written now, and what follows in it is the next step's. request_id,
+ * tokens: see tw_step_sent(). */
+static PyObject *steps_end_update(PyObject *op, PyObject *args) {
     SchedulerStepsObject *self = (SchedulerStepsObject *)op;
     AroundObject *around = self->updating;
-    (void)unused;
+    const char *request = NULL;
+    Py_ssize_t len = 0;
+    unsigned int tokens = 0;
+    if (!PyArg_ParseTuple(args, "|s#I", &request, &len, &tokens)) return NULL;
     if (around == NULL || around->view == NULL || !goes_on(self) || self->begin_ns == 0) return PyLong_FromLong(0);
-    PyObject *args = PyTuple_New(0);
-    if (args == NULL) return NULL;
     const uint64_t now = tw_now_ns();
     self->updating = NULL;
-    leave_viewed(around, args, NULL, Py_None, self->update_ns, now);
-    Py_DECREF(args);
+    self->sent = request == NULL ? 0 : tw_sent_mark(tw_request_hash(request, (size_t)len), tokens);
+    leave_viewed(around, self->update_args, self->update_kwargs, Py_None, self->update_ns, now);
+    self->sent = 0;
     return PyLong_FromUnsignedLongLong(now);
 }
 
@@ -430,8 +474,8 @@ static PyMethodDef steps_methods[] = {
     {"answered", steps_answered, METH_NOARGS, "answered()\n--\n\nRequests in steps recorded since the last call."},
     {"compiled", steps_compiled, METH_VARARGS,
      "compiled(kernel, from_ns, to_ns, /)\n--\n\nThe engine compiled a kernel, from one monotonic ns to another."},
-    {"end_update", steps_end_update, METH_NOARGS,
-     "end_update()\n--\n\nRecords the step whose update goes on. Returns its stamp, ns; 0: none does."},
+    {"end_update", steps_end_update, METH_VARARGS,
+     "end_update(request_id=None, tokens=0, /)\n--\n\nRecords the step whose update goes on. Its stamp, ns; 0: none does."},
     {"stop", steps_stop, METH_NOARGS, "stop()\n--\n\nFrom now on the callables only hand on."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef steps_getters[] = {

@@ -371,6 +371,25 @@ static __attribute__((noinline)) void read_mixed(step_reader *r, PyObject *outpu
     Py_XDECREF(spec);
 }
 
+void step_read_next(step_reader *r, PyObject *output, tw_step_record *out) {
+    PyObject *new = step_read(r, output, READ_scheduled_new_reqs);
+    PyObject *scheduled = step_read(r, output, READ_num_scheduled_tokens);
+    prefill p = {0, 0, 0, NULL};
+    const bool any = new != NULL && PyList_Check(new) && scheduled != NULL && PyDict_Check(scheduled);
+    for (Py_ssize_t i = 0; any && i < PyList_Size(new); i++) {
+        PyObject *id = step_read(r, PyList_GetItem(new, i), READ_req_id);
+        if (id != NULL) add_prefill(&p, id, tokens_of(r, scheduled, id));
+        Py_XDECREF(id);
+    }
+    Py_ssize_t len;
+    const char *text = p.tokens > 0 ? text_of(r, p.longest, &len) : NULL;
+    out->next_prefill_tokens = p.tokens > 0 ? count16(p.tokens) : 0;
+    out->next_prefill_name = text != NULL ? tw_request_name_write(r->ring, text, (size_t)len) : 0;
+    Py_XDECREF(p.longest);
+    Py_XDECREF(new);
+    Py_XDECREF(scheduled);
+}
+
 static void read_unknown(tw_step_record *out) {
     out->requests = out->decode_requests = out->prefill_requests = TW_COUNT_UNKNOWN;
     out->prefill_tokens = out->decode_tokens = TW_TOKENS_UNKNOWN;

@@ -54,6 +54,8 @@ bool step_reader_raises(step_reader *r);
 
 /* Fills the counts of the step. scheduled_ns: when it was. */
 void step_read_scheduled(step_reader *r, PyObject *scheduler_output, uint64_t scheduled_ns, tw_step_record *out);
+/* Fills what the batch has to prefill, of one that a later step answers. */
+void step_read_next(step_reader *r, PyObject *scheduler_output, tw_step_record *out);
 void step_read_model_output(step_reader *r, PyObject *model_output, tw_step_record *out);
 void step_read_scheduler(step_reader *r, PyObject *scheduler, tw_step_record *out);
 

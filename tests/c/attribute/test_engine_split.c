@@ -195,6 +195,28 @@ TW_TEST(a_step_of_prefill_alone_before_its_own_is_measured) {
     TW_CHECK_EQ(TW_MEASURED, parts.part[0].certainty);
 }
 
+/* An overlapping loop: the forward of a prompt begins before the step before it is answered, and may keep the host. */
+TW_TEST(a_prompt_that_is_begun_in_a_step_holds_its_tokens_up) {
+    const uint64_t before = warm();
+    tw_step_record step = longer(TW_PART_DISPATCH, 200 * MS);
+    step.next_prefill_tokens = 2000;
+    step.next_prefill_name = tw_request_name_write(ring, "chatcmpl-big", 12);
+    uint64_t key = write(step);
+    tw_parts parts = split_of(before, key, 1);
+    TW_CHECK_NEAR(200e6, of(&parts, TW_DELAY_PREFILL), 1e6);
+    TW_CHECK_EQ(TW_MEASURED, parts.part[0].certainty);
+    TW_CHECK_EQ(2000, parts.part[0].detail);
+    TW_CHECK(of(&parts, TW_DELAY_DEVICE) < MS);
+    /* What decoding usually takes is not learned from it. */
+    step = longer(TW_PART_WAIT, 50 * MS);
+    step.next_prefill_tokens = 1;
+    const uint64_t after = key;
+    key = write(step);
+    parts = split_of(after, key, 1);
+    TW_CHECK_NEAR(50e6, of(&parts, TW_DELAY_DEVICE), 1e6);
+    TW_CHECK_EQ(0, of(&parts, TW_DELAY_PREFILL));
+}
+
 TW_TEST(a_first_token_waits_in_the_queue_and_for_its_own_prefill) {
     const uint64_t arrival = warm(), request = tw_request_hash("new", 3);
     const uint64_t queued = now + 2 * MS;

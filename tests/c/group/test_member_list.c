@@ -364,6 +364,27 @@ TW_TEST(a_process_killed_while_it_collected_is_not_a_peer) {
     tw_group_leave(&own);
 }
 
+/* An engine that stamps its own tokens does not wait for what they pass through later. */
+TW_TEST(what_is_behind_the_engine_is_no_peer_of_it) {
+    tw_group own;
+    tw_segment *segment = member(&own, "engine", 1);
+    TW_REQUIRE(segment != NULL);
+    child detokenizer = start("detokenizer", TW_ENGINE_SHARED, 500000), worker = start("worker", 1, 900000);
+    tw_members *members = list();
+    tw_peer_set *peer_set = calloc(1, sizeof *peer_set);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    tw_members_peers(members, segment, peer_set);
+    TW_CHECK_EQ(2, peer_set->n);
+    tw_step_write(&segment->step_ring, &(tw_step_record){.done_ns = 1});
+    tw_members_peers(members, segment, peer_set);
+    TW_CHECK_EQ(1, peer_set->n);
+    TW_CHECK_EQ(1, peer_set->peer[0].engine);
+    stop(detokenizer), stop(worker);
+    tw_members_clear(members);
+    free(members), free(peer_set);
+    tw_group_leave(&own);
+}
+
 static void age(const char *name, int dir_fd) {
     const struct timespec times[2] = {{1000, 0}, {1000, 0}};
     TW_CHECK(utimensat(dir_fd, name, times, 0) == 0);

@@ -46,8 +46,25 @@ TW_TEST(a_step_is_found_by_the_time_of_its_tokens) {
     TW_CHECK_EQ(TW_STEP_RECORDS + 100, tw_step_find(ring, UINT64_MAX));
 }
 
+/* Step number n sent a message whose first request had made n tokens, each third none. */
+TW_TEST(a_step_is_found_by_what_it_sent) {
+    const uint64_t request = tw_request_hash("r", 1), n = TW_STEP_RECORDS + 100;
+    for (uint64_t i = 0; i < n; ++i) {
+        tw_step_record s = step_number(i);
+        if (i % 3 != 0) s.sent = tw_sent_mark(request, (uint32_t)i);
+        tw_step_write(ring, &s);
+    }
+    for (uint64_t i = n - TW_SENT_STEPS; i < n; ++i)
+        TW_CHECK_EQ(i % 3 != 0 ? step_number(i).key_ns : 0, tw_step_sent(ring, request, (uint32_t)i));
+    TW_CHECK_EQ(0, tw_step_sent(ring, request, (uint32_t)(n - TW_SENT_STEPS - 1)));
+    TW_CHECK_EQ(0, tw_step_sent(ring, request, (uint32_t)n));
+    TW_CHECK_EQ(0, tw_step_sent(ring, tw_request_hash("s", 1), (uint32_t)n - 1));
+    TW_CHECK_EQ(0, tw_step_sent(ring, request, 0));
+}
+
 TW_TEST(an_empty_ring_has_no_step) {
     tw_step_record s;
+    TW_CHECK_EQ(0, tw_step_sent(ring, 5, 1));
     TW_CHECK_EQ(0, tw_step_find(ring, 5));
     TW_CHECK(!tw_step_read(ring, 0, &s));
 }

@@ -775,6 +775,43 @@ static void free_peers(two_peers *c) {
     tw_segment_destroy(c->other);
 }
 
+/* A detokenizer's: on their way tokens wait for it, not while the engine makes them. */
+TW_TEST(a_pause_of_what_tokens_pass_through_counts_once_they_are_on_their_way) {
+    two_peers c = make_peers(1, TW_ENGINE_SHARED);
+    const tw_lost *worker = &c.api->lost[2];
+    tw_stream s;
+    open_at(&s, c.api, 0);
+    tw_stream_join(&s, &c.peer_set, 0);
+    uint64_t now = steady(&s, MS, 10 * MS, 16);
+    tw_stream_received(&s, now + 9 * MS, now + 9 * MS, now + 9 * MS);
+    tw_stream_token(&s, now += 10 * MS, 1, 0);
+    pause_between(c.other, TW_CAUSE_GC2, now + 5 * MS, now + 59 * MS);
+    pause_between(c.other, TW_CAUSE_GC0, now + 61 * MS, now + 62 * MS); /* it has passed */
+    tw_stream_received(&s, now + 9 * MS, now + 60 * MS, now + 60 * MS);
+    tw_stream_token(&s, now += 62 * MS, 1, 0);
+    tw_slow_record r = last_slow(c.api);
+    TW_CHECK_EQ(50 * MS, part_of(&r, TW_CAUSE_GC2, TW_MEASURED));
+    TW_CHECK_EQ(50 * MS, worker->delay_ns[TW_PHASE_ITL][TW_CAUSE_GC2][TW_MEASURED]);
+    TW_CHECK_EQ(1 * MS, part_of(&r, TW_DELAY_TRANSPORT, TW_MEASURED));
+    TW_CHECK_EQ(52 * MS, tw_parts_sum(&r.parts));
+    pause_between(c.other, TW_CAUSE_GC1, now + 1 * MS, now + 31 * MS);
+    tw_stream_received(&s, now + 39 * MS, now + 39 * MS, now + 39 * MS);
+    tw_stream_token(&s, now += 40 * MS, 1, 0);
+    r = last_slow(c.api);
+    TW_CHECK_EQ(0, part_of(&r, TW_CAUSE_GC1, TW_MEASURED) + part_of(&r, TW_CAUSE_GC1, TW_ESTIMATED));
+    TW_CHECK_EQ(0, booked_for(worker, TW_PHASE_ITL, TW_CAUSE_GC1) + booked_for(worker, TW_PHASE_ITL, TW_CAUSE_GC0));
+    TW_CHECK_EQ(30 * MS, tw_parts_sum(&r.parts));
+    /* A first token is on its way as well. */
+    open_at(&s, c.api, now += MS);
+    tw_stream_join(&s, &c.peer_set, 0);
+    pause_between(c.other, TW_CAUSE_GC2, now + 20 * MS, now + 50 * MS);
+    tw_stream_received(&s, now + 30 * MS, now + 51 * MS, now + 51 * MS);
+    tw_stream_token(&s, now + 52 * MS, 1, 0);
+    TW_CHECK_EQ(20 * MS, worker->delay_ns[TW_PHASE_TTFT][TW_CAUSE_GC2][TW_MEASURED]);
+    TW_CHECK_EQ(0, worker->delay_ns[TW_PHASE_TTFT][TW_CAUSE_GC2][TW_ESTIMATED]);
+    free_peers(&c);
+}
+
 TW_TEST(a_pause_of_the_engine_is_charged_to_the_engine) {
     two_peers c = make_peers(1, 1);
     tw_stream s;

@@ -49,6 +49,7 @@ class Symbol:
 _SCHEDULER, _CORE = "vllm/v1/core/sched/scheduler.py", "vllm/v1/engine/core.py"
 _CONNECTOR = "vllm/distributed/kv_transfer/kv_connector/v1/base.py"
 _SGL, _SGL_BATCH = "sglang/srt/managers/scheduler.py", "sglang/srt/managers/schedule_batch.py"
+_SGL_PARTS, _SGL_TOKENIZER = "sglang/srt/managers/scheduler_components", "sglang/srt/managers/tokenizer_manager.py"
 _CB = tuple(
     f"transformers/generation/{name}.py"
     for name in (
@@ -135,6 +136,15 @@ SYMBOLS: dict[str, tuple[Symbol, ...]] = {
             "GenerationBatchResult",
             ("sglang/srt/managers/utils.py", "sglang/srt/managers/scheduler.py"),
             fields=("can_run_cuda_graph",),
+        ),
+        Symbol("send_output", (f"{_SGL_PARTS}/output_sender.py", _SGL), "SenderWrapper"),
+        Symbol("Scheduler", (_SGL,), fields=("send_to_detokenizer",)),
+        Symbol("calls", (_SGL,), "Scheduler", calls="self.ipc_channels.send_to_detokenizer"),
+        Symbol("_send_one_request", (_SGL_TOKENIZER,), "TokenizerManager"),
+        Symbol("_handle_batch_output", (_SGL_TOKENIZER,), "TokenizerManager"),
+        *(
+            Symbol(name, ("sglang/srt/managers/io_struct.py",), fields=("finished_reasons", "completion_tokens"))
+            for name in ("BatchTokenIDOut", "BatchTokenIDOutput", "BatchStrOut", "BatchStrOutput")
         ),
     ),
     "transformers": (

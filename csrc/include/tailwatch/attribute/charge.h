@@ -17,6 +17,7 @@ typedef struct tw_ready {
     bool known;                     /* false: nothing is known of it */
     bool by_engine;                 /* lo_ns = hi_ns is the stamp of the engine, engine_from_ns that of the token before */
     uint64_t lo_ns, hi_ns, engine_from_ns;
+    uint64_t recv_ns;               /* when it came here from the engine; 0: not known */
 } tw_ready;
 
 typedef struct tw_charge {
@@ -26,6 +27,7 @@ typedef struct tw_charge {
     uint64_t certain[TW_SOURCES][TW_CAUSES];
     uint64_t delay_ns;
     uint64_t before_entry_ns;       /* of a first token: what of it lies before the app was entered */
+    uint64_t passing_ns;            /* what of it held the token up on its way: pauses behind the engine, elsewhere */
 } tw_charge;
 
 /* The peers whose pauses count beside those of the segment's own process: see tw_stream_join. */

@@ -58,7 +58,8 @@ void tw_members_note_ended(tw_members *members, int dir);
 void tw_members_clear(tw_members *members);
 
 /* Those whose pauses may delay streams of this process: living members whose engine is not 0, with engines as
- * tw_engines_resolve() leaves them. Roles become sources of own. To be asked again each second: one that is killed
+ * tw_engines_resolve() leaves them. What tokens pass through on their way from an engine is none of them where own is
+ * the engine, as its steps show. Roles become sources of own. To be asked again each second: one that is killed
  * while it collects shows for ever that it stands still. */
 void tw_members_peers(const tw_members *members, tw_segment *own, tw_peer_set *peer_set);
 

@@ -57,7 +57,10 @@ typedef struct tw_step_record {
     uint16_t kv_use, preempted;
     uint16_t spec_proposed, spec_accepted;
     uint16_t flags;
-    uint8_t graph, unused[5];
+    uint8_t graph, unused[1];
+    uint16_t next_prefill_tokens; /* of a batch that was dispatched in it, and that a later step answers, */
+    uint32_t next_prefill_name;   /* and the request that has the most of them */
+    uint32_t sent;           /* tw_sent_mark() of the message that left in its update; 0: none was seen */
 } tw_step_record;
 
 typedef enum tw_step_event_kind {
@@ -124,6 +127,15 @@ bool tw_step_event_read(const tw_step_ring *ring, uint64_t n, tw_step_event *out
 
 /* The first step whose done_ns is at least at_ns; ring->head where none is. */
 uint64_t tw_step_find(const tw_step_ring *ring, uint64_t at_ns);
+
+/* What a message is known by: its first request, tw_request_hash() of the id, and how many tokens that has by then.
+ * Never 0 where it has any. */
+uint32_t tw_sent_mark(uint64_t request, uint32_t tokens);
+
+/* The stamp of the step that sent a message, for engines whose messages have none. 0: no step of the last TW_SENT_STEPS
+ * did, or it is not known what they sent. */
+#define TW_SENT_STEPS 1024
+uint64_t tw_step_sent(const tw_step_ring *ring, uint64_t request, uint32_t tokens);
 
 /* Copies a request's id, at most size bytes with its NUL. "": the number is 0, or its place was taken since. */
 void tw_request_name_copy(const tw_step_ring *ring, uint32_t number, char *to, size_t size);
