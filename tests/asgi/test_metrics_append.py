@@ -28,7 +28,7 @@ from tailwatch.export.prometheus.append import LEFT_OUT, append
 from tailwatch.export.prometheus.exposition import Collector
 from tailwatch.runtime.session import Watch
 
-from ..support.prometheus import Prometheus, needs
+from ..support.prometheus import Prometheus, Release
 
 pytestmark = pytest.mark.integration
 
@@ -401,8 +401,9 @@ def test_names_that_only_look_like_ours() -> None:
     assert made is not None and b"\ntailwatch_x 1\n" in b"".join(made)
 
 
-@needs["prometheus"]
-def test_a_real_prometheus_with_a_limit(tmp_path: Path, serve: Any, registry: CollectorRegistry) -> None:
+def test_a_real_prometheus_with_a_limit(
+    release: Release, tmp_path: Path, serve: Any, registry: CollectorRegistry
+) -> None:
     """An existing job with room for 200 more samples takes both."""
     app = vllm(registry)
     tailwatch.install(app, metrics_append=True, gc="off")
@@ -410,6 +411,7 @@ def test_a_real_prometheus_with_a_limit(tmp_path: Path, serve: Any, registry: Co
     httpx.post(f"http://127.0.0.1:{port}/v1/completions", json={})
     theirs = 20
     prometheus = Prometheus(
+        release,
         tmp_path,
         port,
         configuration="global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs: [{job_name: j, "
