@@ -3,6 +3,7 @@ CONTRIBUTING.md builds. Each test that uses one runs with either."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -118,6 +119,13 @@ class Prometheus:
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         with urllib.request.urlopen(url, timeout=10) as answer:
             return json.load(answer)["data"]
+
+    def answers(self) -> bool:
+        """Whether its API does."""
+        assert self.process.poll() is None, Path(self._log.name).read_text()[-2000:]
+        with contextlib.suppress(OSError):
+            return bool(self.ask("status/buildinfo"))
+        return False
 
     @staticmethod
     def key(labels: dict[str, str]) -> str:
