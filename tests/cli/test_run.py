@@ -149,7 +149,10 @@ def test_a_directory_of_the_callers_stays(tmp_path: Path) -> None:
     assert directory.exists()
 
 
-@pytest.mark.parametrize("option", ["--slo=fast", "--max-label-sets=0", "--role=api", "--sl=e2e<=1s", "--nonsense"])
+WRONG = ["--slo=fast", "--max-label-sets=0", "--role=api", "--sl=e2e<=1s", "--nonsense", "--page-token=without-page"]
+
+
+@pytest.mark.parametrize("option", WRONG)
 def test_a_wrong_call_runs_nothing(option: str) -> None:
     """Status 2 and a sentence, before the command has begun."""
     done = python("print('ran')", option)
