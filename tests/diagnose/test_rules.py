@@ -1188,6 +1188,10 @@ def test_a_remedy_can_take_most_of_the_number() -> None:
     finding = found(starved, OBSERVED)["gc-tail"]
     assert "2 s of wall time and 20 ms of CPU time" in finding.detail
     assert "more CPUs" in finding.advice and "no CPU" in headline(starved, OBSERVED)
+    saving = snapshot(paused=causes(gc2=1.0), **{name: getattr(SAVING, name) for name in SOURCES})
+    assert "gc-policy" in found(saving, OBSERVED)
+    saving.gc.cpu = causes(gc2=0.02)
+    assert "gc-policy" not in found(saving, OBSERVED)
     assert "CPU" not in found(paused_server(), OBSERVED)["gc-tail"].detail
 
 
