@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,6 +111,24 @@ def test_no_look_for_connections_raises(tmp_path: Path, monkeypatch: pytest.Monk
     traffic.turn()
     assert not traffic.looks
     traffic.finish()
+
+
+def test_a_minute_of_connections_is_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While the server runs on: no earlier, and once."""
+    tmp_path.chmod(0o700)
+    now = [100.0]
+    monkeypatch.setattr(unseen.Connections, "look", lambda *_: {8080})
+    monkeypatch.setattr("tailwatch.cli.run.time", SimpleNamespace(monotonic=lambda: now[0]))
+    traffic = UnseenTraffic(str(tmp_path))
+    traffic.begin(os.getpid())
+    for now[0] in (100.0, 159.0):
+        traffic.turn()
+        assert traffic.looks and capsys.readouterr().err == ""
+    now[0] = 160.0
+    traffic.turn()
+    assert "connections came to port 8080" in capsys.readouterr().err and not traffic.looks
 
 
 def test_arguments_reach_the_command_untouched() -> None:
