@@ -175,7 +175,7 @@ def _by(labels: str) -> str:
 
 
 def _unit(unit: str) -> str:
-    return {"1": "", "By": "bytes"}.get(unit, unit.replace("{", "").replace("}", ""))
+    return {"1": "", "{info}": "", "{state}": "", "By": "bytes"}.get(unit, unit.replace("{", "").replace("}", ""))
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

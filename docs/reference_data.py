@@ -227,6 +227,7 @@ FILES = {
         "what was found of requests that are not seen: servers, routes, ports",
     ),
     "otel": ("otel", "locked by the process that exports OTLP for all"),
+    "otel-server": ("otel", "address and port of the server, as OTLP has them"),
     "trace-WHEN-PID-NUMBER.pftrace": ("trace-20260101T101500-71-1.pftrace", "seconds that `trace_on` kept"),
 }
 

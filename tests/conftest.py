@@ -31,6 +31,7 @@ from .support.live_servers import (  # noqa: E402, F401
     wait_until,
 )
 from .support.native import native, run_ended, run_script  # noqa: E402, F401
+from .support.prometheus import release  # noqa: E402, F401
 from .support.random_frames import random_frames  # noqa: E402, F401
 
 settings.register_profile("quick", deadline=None, max_examples=60, derandomize=True)

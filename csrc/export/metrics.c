@@ -156,7 +156,7 @@ static const tw_instrument INSTRUMENTS[] = {
     {"tailwatch_registry_render_seconds", "tailwatch.registry_render", GAUGE, "s",
      "Time of the last rendering of the app's own Prometheus registry.",
      .samples = tw_sample_registry_render},
-    {"tailwatch_build", "tailwatch.build", INFO, "1",
+    {"tailwatch_build", "tailwatch.build.info", INFO, "{info}",
      "Versions of tailwatch and of the Python interpreter.",
      .samples = tw_sample_build_info},
     {NULL, "tailwatch.otel.exports", COUNTER, "{export}",
@@ -170,7 +170,7 @@ static const tw_instrument INSTRUMENTS[] = {
      .samples = tw_sample_otlp_longest_hold},
 
     /* The collector's policy, whatever it is. */
-    {"tailwatch_gc_policy", "tailwatch.gc.policy", INFO, "1",
+    {"tailwatch_gc_policy", "tailwatch.gc.policy.info", INFO, "{info}",
      "GC policy in force in each process. mode: how idle-time GC collects; reason: why gc=auto chose the policy, or why "
      "slices are not used.",
      .samples = tw_sample_policy_info},
@@ -287,7 +287,7 @@ static const tw_instrument INSTRUMENTS[] = {
     {"tailwatch_healthy_concurrency_confidence_ratio", "tailwatch.healthy_concurrency_confidence", GAUGE, "1",
      "Share of resamplings that find healthy concurrency within 10 % of its value. Absent until it is found.",
      .samples = tw_sample_load_number, GAUGES(confidence), LOAD},
-    {"tailwatch_healthy_concurrency_verdict", "tailwatch.healthy_concurrency_verdict", GAUGE, "1",
+    {"tailwatch_healthy_concurrency_verdict", "tailwatch.healthy_concurrency_verdict", GAUGE, "{state}",
      "1 for the result of the search for healthy concurrency: found, no_inflection, few_data, single_level.",
      .samples = tw_sample_load_verdict, 0, LOAD},
     {"tailwatch_load_ratio", "tailwatch.load.ratio", GAUGE, "1",
@@ -303,7 +303,7 @@ static const tw_instrument INSTRUMENTS[] = {
     {"tailwatch_predicted_ttft_seconds", "tailwatch.predicted_ttft", GAUGE, "s",
      "Predicted median TTFT of a request that arrives now: an estimate.",
      .samples = tw_sample_load_number, GAUGES(predicted_s), LOAD},
-    {"tailwatch_admission_within_slo", "tailwatch.admission_within_slo", GAUGE, "1",
+    {"tailwatch_admission_within_slo", "tailwatch.admission_within_slo", GAUGE, "{state}",
      "1 if tailwatch_predicted_ttft_seconds is within the TTFT bound of the SLO, else 0. Absent if either is "
      "unknown.",
      .samples = tw_sample_load_number, GAUGES(within_slo), LOAD},

@@ -71,11 +71,11 @@ static void attribute(attributes a, const char *prefix, const char *key, const c
     tw_pb_close(a.b, pair);
 }
 
-static void generation_attribute(attributes a, uint64_t generation) {
+static void number_attribute(attributes a, const char *key, uint64_t value) {
     const size_t pair = tw_pb_open(a.b, a.field);
-    put_text(a.b, 1, "cpython.gc.generation");
+    put_text(a.b, 1, key);
     const size_t any = tw_pb_open(a.b, 2);
-    tw_pb_uint(a.b, 3, generation);
+    tw_pb_uint(a.b, 3, value);
     tw_pb_close(a.b, any);
     tw_pb_close(a.b, pair);
 }
@@ -94,6 +94,12 @@ const char *tw_otlp_operation(const char *route) {
     return holds(route, "completion") || holds(route, "generate") ? "text_completion" : "generate_content";
 }
 
+static void put_server(const encoder *e, attributes a) {
+    if (!e->info->server_address || e->info->server_address[0] == '\0') return;
+    attribute(a, "", "server.address", e->info->server_address);
+    if (e->info->server_port != 0) number_attribute(a, "server.port", e->info->server_port);
+}
+
 static void put_attributes(const encoder *e, uint32_t field, const tw_sample *sample) {
     const attributes a = {e->out, field};
     const tw_snapshot_series *series = sample->series;
@@ -102,6 +108,7 @@ static void put_attributes(const encoder *e, uint32_t field, const tw_sample *sa
         attribute(a, "", "gen_ai.provider.name", e->info->provider);
         if (strcmp(series->model, "unknown") != 0) attribute(a, "", "gen_ai.response.model", series->model);
         attribute(a, "", "http.route", series->route);
+        put_server(e, a);
     }
     if (sample->error_type) attribute(a, "", "error.type", sample->error_type);
     if (sample->process) {
@@ -110,7 +117,8 @@ static void put_attributes(const encoder *e, uint32_t field, const tw_sample *sa
         attribute(a, "", "tailwatch.process", name);
     }
     if (sample->cause >= 0) attribute(a, "", "tailwatch.cause", tw_cause_name(sample->cause));
-    if (sample->cause >= 0 && sample->cause <= TW_CAUSE_GC2) generation_attribute(a, (uint64_t)sample->cause);
+    if (sample->cause >= 0 && sample->cause <= TW_CAUSE_GC2)
+        number_attribute(a, "cpython.gc.generation", (uint64_t)sample->cause);
     for (int i = 0; i < TW_SAMPLE_LABELS && sample->label[i].name; i++)
         attribute(a, "tailwatch.", sample->label[i].name, sample->label[i].value);
 }

@@ -348,10 +348,13 @@ def _check(given: Mapping[str, str]) -> tuple[bool, bool]:
     for variable, value in given.items():
         Config.read({}, {variable: value})
     try:
-        return True, Config.read({}, {**os.environ, **given}).quiet
+        config = Config.read({}, {**os.environ, **given})
     except OptionError as error:
         _print(f"{error}; the command runs without tailwatch")
         return False, False
+    if given.get(variable_of("page_token")) and not config.page:
+        raise OptionError("page_token: the page is off; add --page=1")
+    return True, config.quiet
 
 
 def _with(given: Mapping[str, str]) -> str:

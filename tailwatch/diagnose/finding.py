@@ -52,6 +52,7 @@ class DiagnosisContext:
         unseen_ports: on which connections came, and no request was seen.
         uncounted_routes: those that streamed and are not counted, "GET /events".
         opened_before: requests that an earlier command had opened in the group's directory.
+        logged: options of the log that are in force, by name: from how many milliseconds on they log; 1 of gc_log_all.
         model_engines: libraries that make tokens, loaded in the process.
         model_clients: libraries that ask other servers for tokens, loaded in it.
     """
@@ -78,6 +79,7 @@ class DiagnosisContext:
     unseen_ports: tuple[int, ...] = ()
     uncounted_routes: tuple[str, ...] = ()
     opened_before: int = 0
+    logged: Mapping[str, float] = field(default_factory=dict)
     model_engines: tuple[str, ...] = ()
     model_clients: tuple[str, ...] = ()
 

@@ -4,7 +4,8 @@ with the one in force.
 A prediction is an interval, and each end has its own base:
 
 - At most: all that collections are estimated to have cost the streams (``Snapshot.delay``).
-- At least: that, less the most that the policy's own work can cost, wherever it falls. Its work is bounded by the
+- At least: the part of it in which the process had a CPU, as far as that is measured (it had none for a slice either),
+  less the most that the policy's own work can cost, wherever it falls. Its work is bounded by the
   objects that came (one collection of the youngest for each threshold of them), and what each is charged: the looks
   that the slicer needs for it, at what a look takes; or the full passes it is in, at what an object takes there that is
   not in the cache. All of it is taken to delay as many streams as a collection did on average, although
@@ -42,6 +43,7 @@ _OLD_THRESHOLD, _NEW_THRESHOLD = 700, 2000  # of the youngest, before CPython 3.
 # When a policy is recommended: stream seconds lost, and their share of the time.
 _LEAST_SECONDS = 0.05
 _LEAST_RATE = 0.001
+_LEAST_CPU = 0.5  # share of the pauses in which the process had a CPU, for a saving whose lower end is nothing
 _OFTEN = 3  # memory limits met
 _OVERDUE_SHARE = 0.5
 _FEWEST_SLICES = 100
@@ -91,19 +93,21 @@ def predict(
         cause: seconds * (1 - explicit if cause in FULL else 1) for cause, seconds in lost.get(role, {}).items()
     }
     total = sum(lost[role].values())
+    certain = {cause: seconds * (cpu_share(snapshot, cause) or 1.0) for cause, seconds in lost[role].items()}
     if total < max(_LEAST_SECONDS, _LEAST_RATE * snapshot.seconds) or kind not in ("observe", "freeze"):
         return None
     if kind == "freeze" and not any(process.policy.freezes for process in processes):
         return None  # what it saves is not seen yet
     measured = _Measured(snapshot, processes, role, _threshold(thresholds, version))
     if version is not None and tuple(version[:2]) in KNOWN_LISTS and not refusal(version, free_threaded=False):
-        saving = measured.saving("idle", kind, lost[role])
+        saving = measured.saving("idle", kind, lost[role], certain)
     elif kind == "observe":
         full = {cause: seconds for cause, seconds in lost[role].items() if cause in FULL}
-        saving = measured.saving("freeze", kind, full)
+        saving = measured.saving("freeze", kind, full, certain)
     else:
         return None
-    return saving if saving.low > 0 or saving.policy == "freeze" else None
+    freezes = saving.policy == "freeze" and sum(certain.values()) >= _LEAST_CPU * total
+    return saving if saving.low > 0 or freezes else None
 
 
 def explicit_share(processes: list[Process]) -> float:
@@ -118,6 +122,14 @@ def explicit_share(processes: list[Process]) -> float:
 def explicit_calls(processes: list[Process]) -> int:
     """gc.collect() of other code since the first request: those before it delayed none."""
     return sum(process.policy.collections.get("external", 0) - process.policy.early_external for process in processes)
+
+
+def cpu_share(snapshot: Snapshot, cause: str) -> float | None:
+    """CPU time of a cause's pauses / their wall time; None: not measured, as of generation 0."""
+    numbers = getattr(snapshot, "gc", None)
+    spent = getattr(numbers, "cpu", {}).get(cause, 0.0)
+    paused = snapshot.paused.get(cause, 0.0) if spent > 0 else 0.0
+    return min(1.0, spent / paused) if paused > 0 else None
 
 
 def _gc_lost(phases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -152,13 +164,11 @@ class _Measured:
         self._look = max((process.policy.cost for process in processes), default=0.0) or LOOK_SECONDS
         self._streams = overlap / sum(paused.values()) if overlap > 0 and sum(paused.values()) > 0 else 1.0
 
-    def saving(self, policy: str, instead: str, lost: Mapping[str, float]) -> Saving:
+    def saving(self, policy: str, instead: str, lost: Mapping[str, float], certain: Mapping[str, float]) -> Saving:
         each = LOOKS_PER_OBJECT * self._look if policy == "idle" else _FULL_PASSES * self._cold
         work = self._young_seconds + self._objects * each
-        high = sum(lost.values())
-        return Saving(
-            policy, self._role, instead, lost, max(0.0, high - work * self._streams), high, work, self._streams
-        )
+        low = max(0.0, sum(certain[cause] for cause in lost) - work * self._streams)
+        return Saving(policy, self._role, instead, lost, low, sum(lost.values()), work, self._streams)
 
 
 def _full_cost(processes: list[Process], count: Mapping[str, int], paused: Mapping[str, float]) -> float:

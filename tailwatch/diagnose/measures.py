@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailwatch.diagnose.finding import DiagnosisContext
-from tailwatch.diagnose.gc_advice import COLLECTIONS, FULL, Saving, explicit_share, predict
+from tailwatch.diagnose.gc_advice import COLLECTIONS, FULL, Saving, cpu_share, explicit_share, predict
 from tailwatch.diagnose.text import CAUSE_NAMES, name_causes
 from tailwatch.integrations.process_roles import delays_streams
 
@@ -109,12 +109,6 @@ def explicit_of(snapshot: Snapshot, cause: str) -> float:
     0.0 for the younger generations."""
     worst = _worst(snapshot, cause)
     return explicit_share([worst]) if worst is not None and cause in FULL else 0.0
-
-
-def cpu_share(snapshot: Snapshot, cause: str) -> float | None:
-    """CPU time of a cause's pauses / their wall time; None: not measured, as of generation 0."""
-    spent, paused = getattr(snapshot.gc, "cpu", {}).get(cause, 0.0), snapshot.paused.get(cause, 0.0)
-    return min(1.0, spent / paused) if spent > 0 and paused > 0 else None
 
 
 def find_remedy(snapshot: Snapshot, delay: Mapping[str, float], context: DiagnosisContext) -> str:

@@ -87,7 +87,7 @@ def doctor(snapshot: Snapshot, context: DiagnosisContext | None = None) -> list[
             found.append(_nothing(snapshot, context))
         elif not any(finding.rule == "unseen-server" for finding in found):
             found.append(_no_requests())
-    fitted = [replace(finding, advice=fit(finding.advice, context.started)) for finding in found]
+    fitted = [replace(finding, advice=fit(finding.advice, context.started, context.logged)) for finding in found]
     return sorted(fitted, key=_rank)
 
 
@@ -104,7 +104,8 @@ def headline(snapshot: Snapshot, context: DiagnosisContext | None = None) -> str
         return _headline_without_gc(snapshot)
     return (
         f"{blame.percentile} ITL {ms(blame.gap)}; up to {ms(blame.lost)} of it is {blame.causes}, "
-        f"{where_paused(snapshot, blame.cause)}; {fit(_mends(snapshot, blame.cause, context), context.started)}"
+        f"{where_paused(snapshot, blame.cause)}; "
+        f"{fit(_mends(snapshot, blame.cause, context), context.started, context.logged)}"
     )
 
 

@@ -10,7 +10,6 @@ from tailwatch.diagnose.finding import DiagnosisContext, Finding
 from tailwatch.diagnose.gc_advice import FULL
 from tailwatch.diagnose.measures import (
     YOUNG_REASON,
-    cpu_share,
     engine_role,
     explicit_of,
     find_gc_blame,
@@ -69,7 +68,7 @@ def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
 
 def _cpu(snapshot: Snapshot, cause: str) -> str:
     """The CPU time beside the wall time of the pauses, where they differ: a sentence, or ""."""
-    share = cpu_share(snapshot, cause)
+    share = gc_advice.cpu_share(snapshot, cause)
     if share is None or share >= _LITTLE_CPU:
         return ""
     paused = snapshot.paused[cause]
@@ -84,7 +83,7 @@ _REMEDIES = {
     "explicit": "remove the gc.collect() calls, or make them while no request is in flight; no policy avoids them, but "
     "what is frozen is not collected again; a breakpoint on gc.collect locates them",
     "cpu": "more CPUs, or fewer busy processes beside this one (cpu.max, nr_throttled in cpu.stat): "
-    "no policy of the collector shortens such pauses",
+    "no policy of the collector shortens what is no CPU time",
 }
 
 

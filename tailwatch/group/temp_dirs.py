@@ -20,7 +20,7 @@ LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other
 _MASTER = re.compile(r"master-(\d+)-(\d+)-(\d+)")  # pid, start time and pid namespace of what starts the members
 # What group.h names, and ours; a timeline that was being written when its writer was killed.
 _NOT_MEMBERS = re.compile(
-    rf"page|index\.lock|port-[0-9]+|{own_notes.NAME.pattern}|otel|{LAUNCHER}|{_MASTER.pattern}|merge\.tmp|.+\.gone|{KEPT}|\.tailwatch-.+\.tmp"
+    rf"page|index\.lock|port-[0-9]+|{own_notes.NAME.pattern}|otel|otel-server|{LAUNCHER}|{_MASTER.pattern}|merge\.tmp|.+\.gone|{KEPT}|\.tailwatch-.+\.tmp"
 )
 namespace, start_of = own_notes.namespace, own_notes.start_of
 _ABANDONED_SECONDS = 3600.0  # a directory in which nothing was written for so long

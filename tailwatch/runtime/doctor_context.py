@@ -13,6 +13,8 @@ from tailwatch.integrations import model_sources
 if TYPE_CHECKING:
     from tailwatch.runtime.session import Watch
 
+LOGGING = ("slow_gap_ms", "gc_warn_ms", "gc_log_all")
+
 
 def context_of(watch: Watch) -> DiagnosisContext:
     """That of a process that is watched."""
@@ -44,6 +46,7 @@ def context_of(watch: Watch) -> DiagnosisContext:
         unseen_ports=() if stamped else found.ports,
         uncounted_routes=tuple(routes),
         opened_before=found.opened,
+        logged={name: float(value) for name in LOGGING if (value := getattr(watch.config, name))},
         model_engines=model_sources.model_engines(),
         model_clients=model_sources.model_clients(),
     )

@@ -275,7 +275,7 @@ class Watch:
             self.otel = None
             self._warn(f"OTLP export, requested by OTEL_* variables, is off: {error}")
         else:
-            self.core.on_request_end(self.otel.spans.ended)
+            self.core.on_request_end(self.otel.ended)
 
     def start(self) -> None:
         """Hook the collector, join the group, and take over what the server streams with."""
@@ -438,7 +438,7 @@ class Watch:
         self.port.after_fork()
         if self.otel is not None:
             self.otel.after_fork()
-            self.core.on_request_end(self.otel.spans.ended)
+            self.core.on_request_end(self.otel.ended)
         if ran:
             self._daemon.start()
 

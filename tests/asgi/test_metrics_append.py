@@ -28,25 +28,23 @@ from tailwatch.export.prometheus.append import LEFT_OUT, append
 from tailwatch.export.prometheus.exposition import Collector
 from tailwatch.runtime.session import Watch
 
-from ..support.prometheus import Prometheus, needs
+from ..support.prometheus import NATIVE, Prometheus, Release
 
 pytestmark = pytest.mark.integration
 
 OM = "application/openmetrics-text; version=1.0.0"
 TEXT = "text/plain; version=0.0.4"
-NATIVE = (  # Prometheus 2.42 with native histograms, then 3.x
-    "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,"
-    "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+OFFERS_2 = "application/openmetrics-text;version=1.0.0"
+OFFERS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.{},application/openmetrics-text;version=0.0.1;"
+    "q=0.{},text/plain;version=1.0.0;escaping=allow-utf-8;q=0.{},text/plain;version=0.0.4;q=0.{},*/*;q=0.{}"
 )
-PROMETHEUS_2 = (
-    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
-    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
-)
-PROMETHEUS_3 = (
-    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
-    "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,"
-    "text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
-)
+PROTOBUF = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+# As 2.42 and 3.16 send them, each without and with native histograms.
+PROMETHEUS_2 = f"{OFFERS_2},application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+NATIVE_2 = f"{PROTOBUF},{PROMETHEUS_2.replace('1.0.0,', '1.0.0;q=0.8,', 1)}"
+PROMETHEUS_3 = OFFERS_3.format(7, 6, 5, 4, 3)
+NATIVE_3 = f"{PROTOBUF};q=0.7,{OFFERS_3.format(6, 5, 4, 3, 2)}"
 FRAME = b'data: {"model":"m","choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
 
 
@@ -163,7 +161,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_append, "LATE_SECONDS", 30.0)
 
 
-@pytest.mark.parametrize("accept", ["", OM, TEXT, NATIVE, PROMETHEUS_2, PROMETHEUS_3])
+@pytest.mark.parametrize("accept", ["", OM, TEXT, PROMETHEUS_2, NATIVE_2, PROMETHEUS_3, NATIVE_3])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_ours_follow_the_apps_own(shape: Any, accept: str, installed: Any, registry: CollectorRegistry) -> None:
     """In its format, in its encoding, after its own, from the first scrape on, whatever the scraper accepts."""
@@ -401,22 +399,26 @@ def test_names_that_only_look_like_ours() -> None:
     assert made is not None and b"\ntailwatch_x 1\n" in b"".join(made)
 
 
-@needs["prometheus"]
-def test_a_real_prometheus_with_a_limit(tmp_path: Path, serve: Any, registry: CollectorRegistry) -> None:
-    """An existing job with room for 200 more samples takes both."""
-    app = vllm(registry)
+@pytest.mark.parametrize(("shape", "features"), [(vllm, ()), (sglang, (NATIVE,))])
+def test_a_real_prometheus_with_a_limit(
+    shape: Any, features: tuple[str, ...], release: Release, tmp_path: Path, serve: Any, registry: CollectorRegistry
+) -> None:
+    """An existing job with room for 200 more samples takes both, also one that asks for native histograms first."""
+    app = shape(registry)
     tailwatch.install(app, metrics_append=True, gc="off")
     port = serve(app, lifespan="off").port
     httpx.post(f"http://127.0.0.1:{port}/v1/completions", json={})
     theirs = 20
     prometheus = Prometheus(
+        release,
         tmp_path,
         port,
+        features,
         configuration="global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs: [{job_name: j, "
         f"sample_limit: {theirs + 200}, static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}]\n",
     )
     try:
         assert prometheus.wait_for("tailwatch_inter_token_latency_seconds_count") == {"m": 3.0}
-        assert prometheus.wait_for("vllm:requests_total") == {"": 3.0}
+        assert prometheus.wait_for('{__name__=~"vllm[:_]requests_total"}') == {"": 3.0}  # it may escape the colon
     finally:
         prometheus.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -126,6 +127,7 @@ def test_each_process_reports_its_result(start: Callable[..., Server], command: 
     assert status == 0
     assert "api-0" in printed and "gc=idle (slices)" in printed and "objects frozen" in printed
     assert "engine-0" in printed and "gc=freeze" in printed and "1 requested" in printed
+    assert all(re.search(r"; \d+ not frozen(;|$)", line) for line in printed.splitlines()), printed
 
 
 def test_only_those_of_a_role(start: Callable[..., Server], command: Callable[..., tuple[int, str]]) -> None:

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +114,24 @@ def test_no_look_for_connections_raises(tmp_path: Path, monkeypatch: pytest.Monk
     traffic.finish()
 
 
+def test_a_minute_of_connections_is_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While the server runs on: no earlier, and once."""
+    tmp_path.chmod(0o700)
+    now = [100.0]
+    monkeypatch.setattr(unseen.Connections, "look", lambda *_: {8080})
+    monkeypatch.setattr("tailwatch.cli.run.time", SimpleNamespace(monotonic=lambda: now[0]))
+    traffic = UnseenTraffic(str(tmp_path))
+    traffic.begin(os.getpid())
+    for now[0] in (100.0, 159.0):
+        traffic.turn()
+        assert traffic.looks and capsys.readouterr().err == ""
+    now[0] = 160.0
+    traffic.turn()
+    assert "connections came to port 8080" in capsys.readouterr().err and not traffic.looks
+
+
 def test_arguments_reach_the_command_untouched() -> None:
     """Spaces, quotes, a second --, and options that look like ours."""
     code = "import json, sys; print(json.dumps(sys.argv[1:]))"
@@ -150,7 +169,10 @@ def test_a_directory_of_the_callers_stays(tmp_path: Path) -> None:
     assert directory.exists()
 
 
-@pytest.mark.parametrize("option", ["--slo=fast", "--max-label-sets=0", "--role=api", "--sl=e2e<=1s", "--nonsense"])
+WRONG = ["--slo=fast", "--max-label-sets=0", "--role=api", "--sl=e2e<=1s", "--nonsense", "--page-token=without-page"]
+
+
+@pytest.mark.parametrize("option", WRONG)
 def test_a_wrong_call_runs_nothing(option: str) -> None:
     """Status 2 and a sentence, before the command has begun."""
     done = python("print('ran')", option)

@@ -61,6 +61,19 @@ def test_the_interval_is_what_was_lost_less_the_policy_s_own_work() -> None:
     assert (saving.policy, saving.instead, saving.role) == ("idle", "observe", "api")
 
 
+def test_time_without_a_cpu_is_not_certain_to_be_saved() -> None:
+    """The process would have had none in its slices either; where nothing is certain, nothing is advised."""
+    snap = snapshot()
+    snap.paused, snap.gc = causes(gc0=0.05, gc2=1.0), SimpleNamespace(cpu=causes(gc2=0.8))
+    saving = gc_advice.predict(snap, thresholds=(700, 10, 10), version=V311)
+    assert saving is not None
+    assert saving.low == pytest.approx(0.8 * 7.9 + 0.1 - saving.work * 8)
+    assert saving.high == pytest.approx(8.0)
+    for version in (V311, V314):
+        snap.gc.cpu = causes(gc2=0.1)
+        assert gc_advice.predict(snap, thresholds=(700, 10, 10), version=version) is None
+
+
 def test_other_thresholds_mean_other_numbers_of_objects() -> None:
     """As they are, or as the version has them."""
     by = {

@@ -7,6 +7,7 @@ import datetime
 import gc
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -1211,6 +1212,10 @@ def test_a_remedy_can_take_most_of_the_number() -> None:
     finding = found(starved, OBSERVED)["gc-tail"]
     assert "2 s of wall time and 20 ms of CPU time" in finding.detail
     assert "more CPUs" in finding.advice and "no CPU" in headline(starved, OBSERVED)
+    saving = snapshot(paused=causes(gc2=1.0), **{name: getattr(SAVING, name) for name in SOURCES})
+    assert "gc-policy" in found(saving, OBSERVED)
+    saving.gc.cpu = causes(gc2=0.02)
+    assert "gc-policy" not in found(saving, OBSERVED)
     assert "CPU" not in found(paused_server(), OBSERVED)["gc-tail"].detail
 
 
@@ -1313,7 +1318,28 @@ def test_advice_fits_how_the_server_was_started(started: str, advice: str) -> No
             assert ("install(app" in finding.advice) <= (started == "install"), finding
             assert ("tailwatch.freeze()" in finding.advice) <= (started == "install"), finding
     assert ("install(app" in headline(paused_server(), context)) is (started == "install")
-    assert fit("install(app, routes=['/a'], gc='idle')", "run") == "tailwatch run --routes=/a --gc=idle"
+    assert fit("install(app, routes=['/a'], gc='idle')", "run", {}) == "tailwatch run --routes=/a --gc=idle"
+
+
+def test_an_option_of_the_log_that_is_in_force_is_not_recommended() -> None:
+    """The log has the lines already; a bound that is too high is no such option."""
+    logged = {"slow_gap_ms": 50.0, "gc_warn_ms": 1.0, "gc_log_all": 1.0}
+    wanted = re.compile(r"slow_gap_ms=\d|gc_warn_ms=\d|gc_log_all=True")
+    without, others = ({
+        rule
+        for snap, context in SPEAKING
+        for rule, finding in found(snap, dataclasses.replace(context, logged=options)).items()
+        if wanted.search(finding.advice)
+    } for options in ({}, logged))  # fmt: skip
+    assert {"unexplained", "longest-gap", "longest-ttft", "slow-clients"} <= without and not others
+    advice = found(UNEXPLAINED, dataclasses.replace(OBSERVED, logged=logged))["unexplained"].advice
+    assert advice == "slow_gap_ms is in force: the log has each slow gap with its request and causes"
+    high = dataclasses.replace(OBSERVED, logged={"slow_gap_ms": 500.0}, started="run")
+    assert found(UNEXPLAINED, high)["unexplained"].advice.startswith("tailwatch run --slow-gap-ms=100 logs each")
+    mixed = {"ttft": causes(), "itl": causes(gc0=3.0, gc1=2.9, gc2=3.1)}
+    snap, context = paused_server(delay_by_phase=mixed), dataclasses.replace(OBSERVED, logged=logged)
+    assert "gc_log_all is in force: the log has each collection" in headline(snap, context)
+    assert found(snap, context)["gc-tail"].advice.startswith("gc_log_all is in force: ")
 
 
 def test_a_fall_back_has_its_reason() -> None:

@@ -116,7 +116,7 @@ def numbers(metric: Any) -> list[Any]:
 
 VOLATILE = {
     *("tailwatch.otel.exports", "tailwatch.otel.longest_hold", "tailwatch.goodput", "tailwatch.throughput"),
-    *("tailwatch.build", "tailwatch.memory", "tailwatch.requests_good"),  # of what is exported beside the snapshot
+    *("tailwatch.build.info", "tailwatch.memory", "tailwatch.requests_good"),  # of what is exported beside the snapshot
 }
 
 

@@ -389,7 +389,7 @@ def test_the_policy_of_each_process_is_exported() -> None:
     one.count_interference(snapshots.INTERFERENCES.index("set_threshold"))
     one.count_memory_limit(snapshots.MEMORY_LIMITS.index("rss"))
     found = metrics(encode(snapshots.take([one.address])))
-    (policy,) = points(found["tailwatch.gc.policy"])
+    (policy,) = points(found["tailwatch.gc.policy.info"])
     rows = {"tailwatch.process": "api-0", "tailwatch.policy": "idle", "tailwatch.mode": "full collections"}
     assert attributes(policy) == {**rows, "tailwatch.reason": "lists"}
     for name, key, value in (

@@ -14,14 +14,14 @@ import pytest
 from tailwatch import _hot, snapshots
 from tailwatch.export.prometheus.exposition import Exposition, serve_http
 
-from ..support.prometheus import Prometheus, needs
+from ..support.prometheus import NATIVE, Prometheus, Release
 
 NS = 1_000_000_000
 MODEL = 'a "quoted"\\model, é'
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TEXT, OPENMETRICS, PROTOBUF = "", "application/openmetrics-text", None  # None: what it asks for itself
 WIDTH = 2 ** (1 / 32)
-FEATURES = ("native-histograms", "exemplar-storage")
+FEATURES = (NATIVE, "exemplar-storage")
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]  # Prometheus takes five seconds to begin
 
@@ -71,7 +71,9 @@ class Scraped:
 
 
 @pytest.fixture(scope="module")
-def scraped(tmp_path_factory: pytest.TempPathFactory, load: Load) -> Iterator[dict[str | None, Scraped]]:
+def scraped(
+    tmp_path_factory: pytest.TempPathFactory, load: Load, release: Release
+) -> Iterator[dict[str | None, Scraped]]:
     """All of them, by what is served. They start at once: each looks for its targets only after five seconds."""
     with contextlib.ExitStack() as stack:
 
@@ -82,7 +84,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory, load: Load) -> Iterator[di
                 exposition.respond = lambda asked="", encoding="": respond(accept, encoding)  # type: ignore[method-assign]
             closer = serve_http(0, exposition)
             stack.callback(closer)
-            prometheus = Prometheus(tmp_path_factory.mktemp("prometheus"), closer.port, FEATURES)
+            prometheus = Prometheus(release, tmp_path_factory.mktemp("prometheus"), closer.port, FEATURES)
             stack.callback(prometheus.close)
             return Scraped(prometheus, load, accept)
 
@@ -106,7 +108,6 @@ def value(scraped: Scraped, query: str) -> float:
     return found
 
 
-@needs["prometheus"]
 @pytest.mark.parametrize(("name", "metric"), [("time_to_first_token", "ttft"), ("inter_token_latency", "itl")])
 def test_classic_counts_sums_and_buckets_are_the_snapshots(classic: Scraped, name: str, metric: str) -> None:
     """Equal to the last bit, labels unharmed: the sum in nanoseconds is written as the decimal that it is."""
@@ -119,7 +120,6 @@ def test_classic_counts_sums_and_buckets_are_the_snapshots(classic: Scraped, nam
     assert len(buckets) > 15 and buckets["+Inf"] == ours.count
 
 
-@needs["prometheus"]
 def test_native_counts_and_sums_are_the_snapshots(native: Scraped) -> None:
     """The same from the native histogram, bit for bit."""
     for name, ours in (
@@ -130,7 +130,6 @@ def test_native_counts_and_sums_are_the_snapshots(native: Scraped) -> None:
         assert value(native, f"histogram_sum(tailwatch_{name}_seconds)") == ours.sum
 
 
-@needs["prometheus"]
 def test_native_buckets_hold_what_was_measured(native: Scraped) -> None:
     """Every bucket that Prometheus has counts the gaps between its edges, what lies below and above the range too."""
     native.prometheus.wait_for("histogram_count(tailwatch_inter_token_latency_seconds)")
@@ -147,7 +146,6 @@ def test_native_buckets_hold_what_was_measured(native: Scraped) -> None:
         assert inside == int(count), (rule, low, high)
 
 
-@needs["prometheus"]
 @pytest.mark.parametrize("q", [0.5, 0.9, 0.99, 0.995])
 def test_native_quantiles_are_within_a_bucket_of_the_truth(native: Scraped, q: float) -> None:
     """histogram_quantile() and .p() are both within 2.2 % of the sample of that rank."""
@@ -175,7 +173,6 @@ def check_exemplars(scraped: Scraped) -> None:
         assert end - 3100 < float(exemplar["timestamp"]) < end
 
 
-@needs["prometheus"]
 def test_exemplars_arrive_by_openmetrics(classic: Scraped) -> None:
     """Each with its trace id, its value, and the time at which it was measured; text has none."""
     if classic.accept == OPENMETRICS:
@@ -184,13 +181,11 @@ def test_exemplars_arrive_by_openmetrics(classic: Scraped) -> None:
         assert exemplars(classic) == []
 
 
-@needs["prometheus"]
 def test_exemplars_arrive_with_native_histograms(native: Scraped) -> None:
     """The same by protobuf."""
     check_exemplars(native)
 
 
-@needs["prometheus"]
 def test_the_target_is_up_and_has_our_types(native: Scraped) -> None:
     """Nothing of a protobuf scrape is refused."""
     value(native, "tailwatch_build_info")

@@ -19,7 +19,7 @@ from starlette.responses import StreamingResponse
 import tailwatch
 from tailwatch.export.prometheus import app_registry_cache
 
-from ..support.prometheus import Prometheus, needs
+from ..support.prometheus import NATIVE, Prometheus, Release
 
 pytestmark = pytest.mark.integration
 
@@ -84,12 +84,12 @@ def load(serve: Any, **options: Any) -> Any:
 
 
 @pytest.fixture
-def scrape(tmp_path: Path) -> Iterator[Any]:
+def scrape(tmp_path: Path, release: Release) -> Iterator[Any]:
     """Starts a Prometheus that asks for protobuf first."""
     started: list[Prometheus] = []
 
     def begin(port: int) -> Prometheus:
-        started.append(Prometheus(tmp_path, port, ("native-histograms", "exemplar-storage")))
+        started.append(Prometheus(release, tmp_path, port, (NATIVE, "exemplar-storage")))
         return started[-1]
 
     yield begin
@@ -102,7 +102,6 @@ def value(prometheus: Prometheus, query: str) -> float:
     return found
 
 
-@needs["prometheus"]
 def test_native_histograms_beside_the_apps_own_metrics(serve: Any, scrape: Any, registry: CollectorRegistry) -> None:
     """Both are there, ours native and equal to snapshot(), theirs as they are."""
     prometheus = scrape(load(serve).port)
@@ -117,7 +116,6 @@ def test_native_histograms_beside_the_apps_own_metrics(serve: Any, scrape: Any, 
     assert prometheus.wait_for('tailwatch_dropped_events_total{reason=~"protobuf.*"}') == {"": 0.0}
 
 
-@needs["prometheus"]
 def test_a_registry_that_takes_too_long_is_served_as_text(
     serve: Any, scrape: Any, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +127,6 @@ def test_a_registry_that_takes_too_long_is_served_as_text(
     assert value(prometheus, 'tailwatch_dropped_events_total{reason="protobuf_slow"} > 0') >= 1
 
 
-@needs["prometheus"]
 def test_classic_is_no_protobuf(serve: Any, scrape: Any, registry: CollectorRegistry) -> None:
     """histograms="classic": the series that dashboards know, whatever Prometheus is able to."""
     prometheus = scrape(load(serve, histograms="classic").port)

@@ -15,7 +15,7 @@ import pytest
 from .. import prometheus_messages as messages
 from ..support.ports import free_port
 from ..support.process import Python
-from ..support.prometheus import Prometheus, needs
+from ..support.prometheus import NATIVE, Prometheus, Release
 from ..support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -92,16 +92,17 @@ def test_created_is_when_the_first_began(tmp_path: Path, workers: list[Worker]) 
     assert began - 1 < created.pop() / 1e9 < time.time()
 
 
-@needs["prometheus"]
 @pytest.mark.parametrize(
     "features",
-    [pytest.param((), id="openmetrics", marks=pytest.mark.slow), pytest.param(("native-histograms",), id="native")],
+    [pytest.param((), id="openmetrics", marks=pytest.mark.slow), pytest.param((NATIVE,), id="native")],
 )
-def test_no_rate_is_negative_or_doubled(tmp_path: Path, workers: list[Worker], features: tuple[str, ...]) -> None:
+def test_no_rate_is_negative_or_doubled(
+    release: Release, tmp_path: Path, workers: list[Worker], features: tuple[str, ...]
+) -> None:
     """No counter of ours ever goes back, whichever process dies between two scrapes, and at the end it is the true
     number."""
     port, tokens = free_port(), 0
-    prometheus = Prometheus(tmp_path, port, features, interval="200ms")
+    prometheus = Prometheus(release, tmp_path, port, features, interval="200ms")
     try:
         workers.append(Worker(tmp_path / "group", port))
         for turn in range(ROUNDS):
@@ -132,6 +133,7 @@ def check(prometheus: Prometheus, tokens: int, *, native: bool) -> None:
     gaps = "tailwatch_inter_token_latency_seconds"
     now = time.time()
     query = f"histogram_count({gaps})" if native else f"{gaps}_count"
-    found = prometheus.ask("query_range", query=query, start=str(now - 120), end=str(now), step="1")["result"]
+    span = {"start": f"{now - 120:.3f}", "end": f"{now:.3f}", "step": "0.25"}  # the last of them is now
+    found = prometheus.ask("query_range", query=query, **span)["result"]
     (counts,) = [[float(value) for _, value in row["values"]] for row in found]
     assert counts == sorted(counts) and counts[-1] == tokens - ROUNDS

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes us, and promtool reads what we write (Debian: apt-get install prometheus)."""
+"""A real Prometheus scrapes us, and promtool reads what we write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tailwatch import _hot, snapshots
 from tailwatch.export.prometheus.exposition import Exposition, serve_http
 
-from ..support.prometheus import Prometheus, needs
+from ..support.prometheus import Prometheus, Release
 
 pytestmark = pytest.mark.integration
 
@@ -33,24 +33,24 @@ def exposition() -> Exposition:
     )
 
 
-@needs["promtool"]
-def test_promtool_finds_no_fault(exposition: Exposition) -> None:
+def test_promtool_finds_no_fault(exposition: Exposition, release: Release) -> None:
     """`promtool check metrics` accepts the text: names, help, types, units and order, without a warning."""
     body = exposition.render()[1]
-    checked = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, timeout=60)
+    checked = subprocess.run(
+        [release.program("promtool"), "check", "metrics"], input=body, capture_output=True, timeout=60
+    )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, exposition: Exposition) -> Iterator[Prometheus]:
+def server(tmp_path_factory: pytest.TempPathFactory, exposition: Exposition, release: Release) -> Iterator[Prometheus]:
     closer = serve_http(0, exposition)
-    prometheus = Prometheus(tmp_path_factory.mktemp("prometheus"), closer.port)
+    prometheus = Prometheus(release, tmp_path_factory.mktemp("prometheus"), closer.port)
     yield prometheus
     prometheus.close()
     closer()
 
 
-@needs["prometheus"]
 def test_prometheus_scrapes_every_family(server: Prometheus) -> None:
     """The target is up, its labels arrive unharmed, and the types are known as we wrote them."""
     tokens = server.wait_for("tailwatch_output_tokens_total")
@@ -61,7 +61,6 @@ def test_prometheus_scrapes_every_family(server: Prometheus) -> None:
     assert types["tailwatch_build"] == "info"  # only OpenMetrics has it: that is what was negotiated
 
 
-@needs["prometheus"]
 def test_prometheus_reads_our_histograms(server: Prometheus) -> None:
     """Buckets arrive as counted, and histogram_quantile answers within the classic bucket of the true value."""
     buckets = server.wait_for("tailwatch_inter_token_latency_seconds_bucket")

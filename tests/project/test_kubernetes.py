@@ -25,7 +25,7 @@ import yaml
 from ..support.cgroups import ENTER, Limits, limited
 from ..support.docker_seccomp import default_profile, library
 from ..support.process import Serving, clean_environment
-from ..support.prometheus import needs
+from ..support.prometheus import Release
 from ..support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,12 +77,11 @@ def test_the_selectors_find_the_pod() -> None:
     assert f"USER {USER}\n" in (ROOT / "examples" / "Dockerfile").read_text(encoding="utf-8")
 
 
-@needs["promtool"]
-def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
+def test_promtool_accepts_the_rules(release: Release, tmp_path: Path) -> None:
     """Those of the fleet, and those in the manifest."""
     inside = tmp_path / "rules.yml"
     inside.write_text(yaml.safe_dump(OBJECTS["PrometheusRule"]["spec"]))
-    command = ["promtool", "check", "rules", str(FOLDER / "fleet.rules.yml"), str(inside)]
+    command = [release.program("promtool"), "check", "rules", str(FOLDER / "fleet.rules.yml"), str(inside)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.count("SUCCESS") == 2, done.stdout + done.stderr
 

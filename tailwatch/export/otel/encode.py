@@ -46,6 +46,7 @@ def otlp(
     registry_seconds: float = -1.0,
     load: LoadGauges | None = None,
     provider: str,
+    server: tuple[str, int] = ("", 0),
     resource: bytes,
     schema_url: str = "",
     start_ns: int,
@@ -61,18 +62,20 @@ def otlp(
     """An OTLP ExportMetricsServiceRequest; encoded without the GIL.
 
     since: the snapshot of the export before, for what is delta; None: there was none. start_ns, since_ns: when counting
-    began, and when ``since`` was taken, nanoseconds of the Unix epoch. provider: gen_ai.provider.name. resource: a
-    Resource message. max_buckets: of an exponential histogram. Others: see render.render.
+    began, and when ``since`` was taken, nanoseconds of the Unix epoch. provider: gen_ai.provider.name. server: its
+    address and port; "": not known, 0: there is no port. resource: a Resource message. max_buckets: of an exponential
+    histogram. Others: see render.render.
     """
     part = snapshot if since is None else snapshot - since
     metrics, held = metrics_info(version, python, slo, extra_bytes, registry_seconds, goodput_window, load)
-    texts = [ffi.new("char[]", text.encode("utf-8", "replace")) for text in (provider, schema_url)]
+    texts = [ffi.new("char[]", text.encode("utf-8", "replace")) for text in (provider, schema_url, server[0])]
     content = ffi.from_buffer(resource)
     info = ffi.new(
         "tw_otlp_info *",
         {
             "metrics": metrics,
-            **dict(zip(("provider", "resource_schema_url"), texts, strict=True)),
+            **dict(zip(("provider", "resource_schema_url", "server_address"), texts, strict=True)),
+            "server_port": server[1],
             **{"resource": content, "resource_len": len(resource)},
             **{"start_unix_ns": start_ns, "since_unix_ns": since_ns or start_ns},
             "time_unix_ns": snapshot._core.taken.realtime_ns,

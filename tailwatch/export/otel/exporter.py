@@ -13,7 +13,8 @@ What it is called. Metric names are in csrc/export/metrics.c. gen_ai.operation.n
 (csrc/include/tailwatch/export/otlp.h). gen_ai.provider.name is that of OTEL_RESOURCE_ATTRIBUTES or of the app's
 Resource, else the name of the serving engine that this process has imported (vllm, sglang, ...), else "self_hosted".
 gen_ai.response.model is the model name in the answers. gen_ai.request.model, in spans only, is the one given to
-tailwatch.stream() or in a gateway's header; bodies of requests are not read. Histograms are exponential; explicit with
+tailwatch.stream() or in a gateway's header; bodies of requests are not read. server.address and server.port: see
+server_address.py. Histograms are exponential; explicit with
 the conventions' bounds where OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION is explicit_bucket_histogram.
 One process of a group exports for all, under one service.instance.id; spans are each process's own. Switch it on in
 every process that serves: one without it keeps no success-only histograms, and the GenAI TTFT and TPOT that another
@@ -36,6 +37,7 @@ from tailwatch.errors import OptionError, how_to_install
 from tailwatch.export.otel import TRACE_ENDPOINTS, asks, listed
 from tailwatch.export.otel.encode import Own
 from tailwatch.export.otel.push import Facts, Push
+from tailwatch.export.otel.server_address import ServerAddress
 from tailwatch.export.otel.spans import Spans
 from tailwatch.export.otel.transport import Sender, exporter_class
 from tailwatch.serve.leader_lock import GroupLock
@@ -90,6 +92,7 @@ class OTel:
         self._directory: str | None = None
         self._pushes: list[Push] = []
         self._provider_name: str | None = None
+        self._server = ServerAddress()
         from uuid import uuid4  # here and below: it is expensive to import
 
         self._instance = str(uuid4())
@@ -120,6 +123,12 @@ class OTel:
         self.spans.notice()
         atexit.register(self.stop)
 
+    def ended(self, stream: Any, scope: Any, asked_model: str = "") -> None:
+        """A request has ended: see Spans.ended()."""
+        if not self._server.has_seen and stream.summary() is not None:  # one that is counted, no probe
+            self._server.see(scope)
+        self.spans.ended(stream, scope, asked_model)
+
     def turn(self) -> None:
         """Once a second: export where it is this process's turn, and see to the exporters that hang."""
         if self._stopped:
@@ -130,7 +139,9 @@ class OTel:
             return
         if directory != self._directory:
             self._lock.drop()
+            self._server.move()
             self._directory = directory
+        self._server.settle(directory)
         if directory and not self._lock.take(directory):
             return
         if not self._pushes:
@@ -144,6 +155,7 @@ class OTel:
         if self._stopped:
             return []
         self._export_short_life()
+        self._server.settle(self._directory or "")
         self._stopped = True
         atexit.unregister(self.stop)
         until = time.monotonic() + FLUSH_SECONDS
@@ -180,7 +192,7 @@ class OTel:
                 make,
                 self._take,
                 self._facts,
-                info=self._info,
+                info=lambda: {**self._info(), "server": self._server.fixed},
                 spans=self._span_counts,
                 interval=_milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000.0),
                 timeout=_milliseconds("OTEL_METRIC_EXPORT_TIMEOUT", 30_000.0),

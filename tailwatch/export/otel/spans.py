@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tailwatch.diagnose.text import format_causes
 from tailwatch.export.otel.encode import operation
+from tailwatch.export.otel.server_address import attributes_of
 from tailwatch.snapshots import CAUSES, OUTCOME_OF, PHASES, REASONS
 from tailwatch.snapshots.model import Cause
 
@@ -272,7 +273,7 @@ class Spans:
             context=context,
             kind=trace.SpanKind.SERVER if own else trace.SpanKind.INTERNAL,
             start_time=story.arrival + shift,
-            attributes={**dict(self._attributes(story, own, waiting.asked_model)), **_address(waiting.server)},
+            attributes={**dict(self._attributes(story, own, waiting.asked_model)), **attributes_of(waiting.server)},
         )
         if span.is_recording():
             self._add_events(span, story, shift)
@@ -339,13 +340,6 @@ def _asked_model(scope: Any) -> str:
         return ""
     named = next((value for name, value in headers if name.lower() == _ASKED_MODEL), b"")
     return str(named[:_LONGEST_MODEL], "utf-8", "replace") if isinstance(named, bytes) else ""
-
-
-def _address(server: Any) -> dict[str, Any]:
-    """``server.address`` and ``server.port`` of an ASGI scope's server."""
-    if not server or not isinstance(server[0], str):
-        return {}
-    return {"server.address": server[0], **({"server.port": server[1]} if isinstance(server[1], int) else {})}
 
 
 def _events(story: Story) -> Iterator[tuple[str, int, Mapping[str, Any]]]:

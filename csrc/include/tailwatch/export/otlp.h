@@ -28,6 +28,8 @@ TW_BEGIN_C
 typedef struct tw_otlp_info {
     tw_metrics_info metrics;             /* version: also that of the scope "tailwatch" */
     const char *provider;                /* gen_ai.provider.name */
+    const char *server_address;          /* server.address of all series; NULL or "": not known */
+    uint32_t server_port;                /* server.port; 0: there is none */
     const void *resource;                /* a Resource message in bytes */
     size_t resource_len;
     const char *resource_schema_url;     /* "" for none */
