@@ -97,13 +97,15 @@ class SavedSnapshot(Saved):
 
 _EMPTY_WINDOW = Saved(good=0, miss=0, excluded=0, finished=0, attainment=None, within={}, fluidity=None, seconds=0.0)
 
+_ROWS = dict[tuple[str, str], int]
+
 # What JSON cannot hold as it is, by attribute of a Snapshot. The rest is plain, and read as it was written.
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("ttft", "itl", "itl_without_gc", "tpot", "e2e", "abandoned_wait", "send_wait"), SavedHistogram),
     "queue": dict[str, SavedHistogram],
     "stalls": dict[str, SavedHistogram],
     "labels": list[tuple[str, str]],
-    "sse_fallbacks": dict[tuple[str, str], int],
+    "sse_fallbacks": _ROWS,
     "gc": model.GC,
     "processes": list[model.Process],
     "steps": list[model.Step],
@@ -120,6 +122,11 @@ _ABSENT: dict[str, Any] = {
     **{name: {} for name in ("windows", "overlap_by_source", "delay_by_source", "delays", "unexplained", "stalls")},
     "explained": None,
 }
+
+
+def encode_attribute(name: str, value: Any) -> Any:
+    """encode() of an attribute of a Snapshot: a mapping by tuples is a list of rows without any row, too."""
+    return [] if _TYPES.get(name) is _ROWS and not value else encode(value)
 
 
 def from_dict(data: Mapping[str, Any]) -> Snapshot:

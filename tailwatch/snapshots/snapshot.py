@@ -40,7 +40,7 @@ from tailwatch.snapshots.core_values import (
 from tailwatch.snapshots.histogram import Histogram
 from tailwatch.snapshots.model import GC, Bounds, EngineSteps, Octave, Process, ReadOnly, Second, SlowGap, Step, Window
 from tailwatch.snapshots.segments import addresses_in
-from tailwatch.snapshots.serialization import encode
+from tailwatch.snapshots.serialization import encode, encode_attribute
 
 _STORED_WINDOWS = ("1m", "5m", "1h")
 _LOW = 0xFFFF_FFFF
@@ -465,8 +465,8 @@ class Snapshot(ReadOnly):
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, JSON-able: times in seconds, moments in ISO 8601, the open octave's upper edge None."""
-        windows = {window: self.window(window) for window in _STORED_WINDOWS}
-        return {name: encode(getattr(self, name)) for name in _saved_names()} | {"windows": encode(windows)}
+        windows = {window: encode(self.window(window)) for window in _STORED_WINDOWS}
+        return {name: encode_attribute(name, getattr(self, name)) for name in _saved_names()} | {"windows": windows}
 
 
 @cache

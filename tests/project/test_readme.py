@@ -142,6 +142,16 @@ def test_the_map_shows_files_that_exist() -> None:
     assert [name for name in named if not any((folder / name).exists() for folder in FOLDERS)] == []
 
 
+@pytest.mark.parametrize("root", ["csrc", "tailwatch"])
+def test_the_map_has_every_folder(root: str) -> None:
+    """In the first column of CONTRIBUTING's tables: each folder that is compiled or imported."""
+    table = TEXTS["CONTRIBUTING.md"].partition(f"| `{root}/` | |\n")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines() for name in re.findall(r"`(\w+)/`", row.split("|")[1])}
+    found = {place.name for place in (ROOT / root).iterdir() if place.is_dir() and place.name[0] not in "._"}
+
+    assert found - {"include", "third_party"} - named == set()
+
+
 def test_every_guide_is_listed() -> None:
     """In its folder's own list and in the site's navigation; from the README, all but those in a folder of docs."""
     guides = [name for name in TEXTS if name.startswith("docs/") and name != "docs/README.md"]

@@ -443,6 +443,14 @@ def test_everything_is_json(core: Any) -> None:
     assert repr(snap).startswith("<tailwatch.Snapshot of ")
 
 
+def test_rows_are_a_list_in_json_without_any(core: Any) -> None:
+    """What is counted by two names is a list of rows before the first count, too: a reader meets one type."""
+    before = take(core).as_dict()
+    core.count_fallback("chat", "differs")
+    assert (before["sse_fallbacks"], take(core).as_dict()["sse_fallbacks"]) == ([], [["chat", "differs", 1]])
+    assert from_dict(before).sse_fallbacks == {}
+
+
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_rendering_outlives_its_parts(core: Any, kind: str) -> None:
     """The bytes stay whole when the snapshot and every other reference are gone."""
