@@ -121,7 +121,9 @@ def test_a_late_token_is_the_engine_s_where_its_step_was_long(bench: Bench, engi
         bench.stream.token()
     [late] = [each for each in tailwatch.why() if each.token == 15]
     by_cause = {each.cause: each.seconds for each in late.causes}
-    assert by_cause["device"] == pytest.approx(late.gap - late.typical, rel=0.05)
+    assert by_cause["device"] > 0.2
+    assert "upstream" not in by_cause
+    assert sum(by_cause.values()) == pytest.approx(late.gap - late.typical, abs=1e-6)
     assert bench.failures == []
 
 
@@ -140,9 +142,8 @@ def test_messages_that_wait_are_joined_to_the_steps_that_sent_them(bench: Bench,
     [late] = [each for each in tailwatch.why() if each.token == 9]
     by_cause = {each.cause: each.seconds for each in late.causes}
     assert late.gap > 0.3
-    assert by_cause.get("device", 0) < 0.1
-    assert sum(by_cause.get(cause, 0) for cause in ("transport", "callback", "sleep", "io", "cpu")) > 0.2
-    assert late.unexplained < 0.1
+    assert by_cause.get("device", 0) < late.gap / 2
+    assert by_cause["transport"] > late.gap / 3
 
 
 @pytest.mark.parametrize("first", ["r", "another"])

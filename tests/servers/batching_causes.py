@@ -36,18 +36,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SLEEP = 0.4
+LONGEST = "late by half a plant or more"
 WORDS = 16  # of the prompt of a stream: it and 100 tokens fit into a block of 256
 
 
 class Sizes(NamedTuple):
-    """Of the load. A word is some seven tokens. cache: the KV cache and the longest step, by the server's options."""
+    """Of the load. A word is some seven tokens. cache: the KV cache and the longest step, by the server's options.
+    crowded: the rounds of a cache too small: how many streams, how long."""
 
     streams: int
     tokens: int
     prompt: int
     cache: dict[str, float] = {}  # noqa: RUF012  # never changed
-    waiting: int = 12
-    preempted: tuple[int, int] = (5, 300)
+    crowded: tuple[tuple[str, int, int], ...] = (("queued", 12, 100), ("preempted", 5, 300))
 
 
 def _blocks(number: int, size: int, batch: int) -> dict[str, float]:
@@ -88,7 +89,8 @@ def _transformers_body(name: str, tokens: int) -> dict[str, Any]:
 def _sglang_sizes(options: argparse.Namespace) -> Sizes:
     if options.small_cache:  # more are taken than fit
         cache = {"--max-total-tokens": 1200, "--max-running-requests": 6, "--schedule-conservativeness": 0.1}
-        return Sizes(streams=4, tokens=100, prompt=0, cache=cache, preempted=(3, 400))
+        crowded = (("preempted", 3, 400), ("queued", 12, 100))  # after a retraction fewer are taken for a while
+        return Sizes(streams=4, tokens=100, prompt=0, cache=cache, crowded=crowded)
     return Sizes(streams=4, tokens=200, prompt=330, cache={"--max-total-tokens": 16384})
 
 
@@ -305,9 +307,8 @@ class Server:
     def rounds(self) -> None:
         """All that belong to the size of the cache."""
         if self._options.small_cache:
-            streams, tokens = self.sizes.preempted
-            self.round("queued", lambda: None, streams=self.sizes.waiting)
-            self.round("preempted", lambda: None, streams=streams, tokens=tokens)
+            for title, streams, tokens in self.sizes.crowded:
+                self.round(title, lambda: None, streams=streams, tokens=tokens)
             return
         self.round("control", lambda: None)
         for name in self.kind.plants:
@@ -347,27 +348,33 @@ class Server:
 
 
 def account(late: list[Any], orders: str) -> dict[str, Any]:
-    """Of each round: its late tokens, how long they were late beside the plant, and by what, in ms."""
-    rounds: dict[str, dict[str, Any]] = {}
-    for token in late:
-        title = token["request_id"].rpartition("-")[0]
-        found = rounds.setdefault(title, {"late": 0, "late_ms": 0.0, "causes_ms": defaultdict(float)})
-        found["late"] += 1
-        found["late_ms"] += (token["gap"] - token["typical"]) * 1e3
-        for each in token["causes"]:
-            key = f"{each['cause']} {each['name'].partition('  ')[0]} [{each['certainty']}]"
-            found["causes_ms"][key] += each["seconds"] * 1e3
-    for title, found in rounds.items():
-        found["late_ms"] = round(found["late_ms"], 1)
-        found["causes_ms"] = {c: round(ms, 1) for c, ms in sorted(found["causes_ms"].items(), key=lambda i: -i[1])}
+    """Of each round: its late tokens, how long they were late beside the plant, and by what, in ms; the same of those
+    that were late by half a plant or more, of which a busy machine makes few."""
+    titles = {token["request_id"].rpartition("-")[0]: None for token in late}
+    rounds = {}
+    for title in titles:
+        mine = [token for token in late if token["request_id"].rpartition("-")[0] == title]
+        rounds[title] = _sums(mine)
+        if longest := [token for token in mine if token["gap"] - token["typical"] >= SLEEP / 2]:
+            rounds[title][LONGEST] = _sums(longest)
         log = Path(orders, f"{title}.log")
         if log.exists():
-            found["planted_ms_each"] = round(json.loads(log.read_text()) * 1e3, 1)
+            rounds[title]["planted_ms_each"] = round(json.loads(log.read_text()) * 1e3, 1)
     return rounds
 
 
+def _sums(late: list[Any]) -> dict[str, Any]:
+    causes: dict[str, float] = defaultdict(float)
+    for token in late:
+        for each in token["causes"]:
+            causes[f"{each['cause']} {each['name'].partition('  ')[0]} [{each['certainty']}]"] += each["seconds"] * 1e3
+    ordered = sorted(causes.items(), key=lambda item: -item[1])
+    excess = sum(token["gap"] - token["typical"] for token in late) * 1e3
+    return {"late": len(late), "late_ms": round(excess, 1), "causes_ms": {cause: round(ms, 1) for cause, ms in ordered}}
+
+
 def _first(found: dict[str, Any]) -> str:
-    return next(iter(found["causes_ms"]), "")
+    return next(iter(found.get(LONGEST, found)["causes_ms"]), "")
 
 
 def _facts(options: argparse.Namespace) -> dict[str, Any]:
