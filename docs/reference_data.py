@@ -149,7 +149,7 @@ METRICS: dict[str, dict[str, tuple[str, str]]] = {
         "tailwatch_engine_scheduled_requests": ("process", "Divided by the steps: the mean batch"),
         "tailwatch_engine_preemptions": ("process", "Grows: the KV cache is too small for so many requests"),
         "tailwatch_engine_draft_tokens": ("process result", "`proposed`, `accepted`: few accepted, and drafts cost more than they save"),
-        "tailwatch_engine_graph_steps": ("process graph", "Steps without a CUDA graph: a batch that no graph was captured for"),
+        "tailwatch_engine_graph_steps": ("process graph", "Steps without a CUDA graph: a batch that no graph was captured for; unknown: vLLM's `--cudagraph-metrics`"),
         "tailwatch_engine_requests": ("process state", "`waiting` stays above 0: the queue of first tokens"),
         "tailwatch_engine_kv_cache_usage_ratio": ("process", "Near 1: preemption is next"),
         "tailwatch_engine_step_cost_seconds": (

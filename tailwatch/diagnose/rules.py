@@ -60,6 +60,7 @@ RULES: tuple[Rule, ...] = (
     rules_server.queueing,
     rules_server.slow_clients,
     rules_delay.upstream,
+    rules_delay.device,
     rules_server.unexplained,
     rules_server.engine_only,
     rules_server.unseen_server,

@@ -40,14 +40,20 @@ _REMEDIES = {
         "more memory for the KV cache (vLLM: --gpu-memory-utilization, SGLang: --mem-fraction-static), or fewer "
         "requests in a step (vLLM: --max-num-seqs, SGLang: --max-running-requests)",
     ),
-    "kv_wait": ("requests waited for remote KV", "look at the KV transfer"),
+    "kv_wait": (
+        "requests waited for KV from elsewhere",
+        "a faster or shorter transfer (the KV connector's own metrics show which), or KV that is nearer to the engine",
+    ),
     "prefill": (
         "other requests' prefill in the same steps",
         "smaller chunks of prompts (vLLM: --max-num-batched-tokens, SGLang: --chunked-prefill-size)",
     ),
     "engine_host": ("host code of the engine's steps", "tailwatch doctor --slow-gaps names the part"),
     "jit": ("compilation", "warm the server up with the shapes that it will meet"),
-    "graph_miss": ("steps without a CUDA graph", "capture graphs for these batch sizes (SGLang: --cuda-graph-max-bs)"),
+    "graph_miss": (
+        "steps without a CUDA graph",
+        "capture graphs for these batch sizes (vLLM: --max-cudagraph-capture-size, SGLang: --cuda-graph-max-bs)",
+    ),
     "rank": ("the slowest rank", "look at that rank's device and process"),
 }
 
@@ -75,6 +81,23 @@ def upstream(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     )
     severity = "high" if lost >= 0.3 * whole else "medium"
     return Finding("upstream", severity, title, detail, advice, lost)
+
+
+def device(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """What steps took beyond what is usual for such a batch, and nothing in them explains: visible as `upstream` is."""
+    lost, whole, waited = snapshot.delay.get("device", 0.0), _whole(snapshot), snapshot.ttft.sum + snapshot.itl.sum
+    in_the_tail = snapshot.itl.count >= FEWEST_GAPS and is_long_tailed(snapshot.itl)
+    if not _is_large(lost, whole) or not (in_the_tail or lost >= VISIBLE_SHARE * waited):
+        return None
+    title = f"{lost / whole:.0%} of the delay of tokens: the device took longer than is usual for such a batch"
+    detail = f"{ms(lost)} of {ms(whole)}, of all streams together: an estimate, and no explanation."
+    steps = [engine.graphs for engine in snapshot.engines if sum(engine.graphs.values())]
+    if steps and all({name for name, count in graphs.items() if count} == {"unknown"} for graphs in steps):
+        detail += " Whether steps ran without a CUDA graph is not known."
+        advice = "vllm serve --cudagraph-metrics (0.13 and later): steps without a CUDA graph then have their own cause"
+    else:
+        advice = "a profile of the device: tailwatch.profile(), nsys profile"
+    return Finding("device", "medium", title, detail, advice, lost)
 
 
 def _what_is_upstream(snapshot: Snapshot, context: DiagnosisContext) -> tuple[str, str, str]:

@@ -389,6 +389,7 @@ CHOSEN = DiagnosisContext(gc_policy="idle", gc_choice="collections", gc_measured
 SPEAKING: list[tuple[Any, DiagnosisContext]] = [
     (paused_server(), FROZEN),
     (late_upstream(60.0), FROZEN),
+    (snapshot(delay=causes(device=60.0)), FROZEN),
     *((snap, FROZEN) for snap in (TTFT_PAUSED, LONG_YOUNG, OTHERS, BLOCKED, SLOW_CLIENTS, UNEXPLAINED)),
     *((snap, FROZEN) for snap in (MISSED, DROPPED, FAILED)),
     (snapshot(delay=causes(gc_own=0.4)), FROZEN),
@@ -521,6 +522,29 @@ def test_a_healthy_server_has_nothing_from_upstream() -> None:
     assert "upstream" in found(late_upstream(10.0, itl=gaps(100_000, 0.02, 0.045, 0.05, 0.06)))
     dwarfed = late_upstream(60.0, delay=causes(upstream=60.0, callback=600.0))
     assert "upstream" not in found(dwarfed)
+
+
+def of_device(seconds: float, *graphs: dict[str, int], **changed: Any) -> Any:
+    """A device that was slow for so long, in streams that waited for some 2 100 s."""
+    engines = [SimpleNamespace(process="engine-0", graphs=each) for each in graphs]
+    return snapshot(**{"delay": causes(device=seconds), "engines": engines, **changed})
+
+
+def test_a_slow_device_is_a_finding() -> None:
+    """With what would show whether graphs were missed, where no step has its mode."""
+    unknown = found(of_device(60.0, {"full": 0, "unknown": 500}))["device"]
+    assert (unknown.severity, unknown.lateness) == ("medium", 60.0)
+    assert "without a CUDA graph is not known" in unknown.detail and "--cudagraph-metrics" in unknown.advice
+    for graphs in ({"full": 400, "unknown": 100}, {"unknown": 0}):
+        known = found(of_device(60.0, graphs))["device"]
+        assert "graph" not in known.detail + known.advice and "profile" in known.advice
+
+
+def test_a_healthy_server_s_device_is_none() -> None:
+    """As of what comes from upstream."""
+    assert set(found(of_device(15.0, {"unknown": 500}))) == {"nothing"}
+    assert "device" in found(of_device(10.0, {"unknown": 500}, itl=gaps(100_000, 0.02, 0.045, 0.05, 0.06)))
+    assert "device" not in found(of_device(60.0, delay=causes(device=60.0, callback=600.0)))
 
 
 def test_what_comes_from_upstream_is_not_unexplained_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import gc
 import time
 import weakref
@@ -80,6 +81,7 @@ class Scheduler:
         self.waiting: list[str] = []
         self.requests: dict[str, Request] = {}
         self.kv_cache_manager = Stats(usage=0.25)
+        self.connector: Any = None
         self.sampled: Any = []
         self.graph: Any = None
         self.sleep = {"schedule": 0.0, "update": 0.0}
@@ -248,11 +250,34 @@ def test_a_queue_of_batches_keeps_each_answer_with_its_own_batch() -> None:
     assert all(step.parts["wait"] >= 0.01 for step in records.steps()[:2])
 
 
-def test_a_graph_mode_is_read_where_it_is_there() -> None:
+class Mode(enum.Enum):
+    """As vLLM's CUDAGraphMode, whose text is its name."""
+
+    PIECEWISE = 1
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@pytest.mark.parametrize(
+    ("age", "stats", "graph"),
+    [
+        ("0.10", None, None),  # older than 0.13: the output of the model runner has none
+        ("0.33", None, None),  # without --cudagraph-metrics
+        ("0.33", Stats(runtime_mode="NONE"), "eager"),
+        ("0.33", Stats(runtime_mode="FULL"), "full"),
+        ("0.33", Stats(runtime_mode="CUDAGraphMode.FULL"), "full"),
+        ("0.33", Stats(runtime_mode=Mode.PIECEWISE), "piecewise"),
+        ("0.33", Stats(runtime_mode="FASTER"), None),
+        ("0.33", Stats(num_paddings=0), None),
+        ("0.33", 7, None),
+    ],
+)
+def test_a_graph_mode_is_read_where_it_is_there(age: str, stats: Any, graph: str | None) -> None:
     """Of versions, and runs, that have it."""
-    scheduler = Scheduler()
-    scheduler.graph = Stats(runtime_mode="CUDAGraphMode.FULL")
-    assert run(scheduler, decoding("0.33"))[0].graph == "full"
+    scheduler = Scheduler(age)
+    scheduler.graph = stats
+    assert run(scheduler, decoding(age))[0].graph == graph
 
 
 def test_objects_that_are_none_of_these_are_unknown() -> None:
