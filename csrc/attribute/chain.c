@@ -16,11 +16,11 @@ typedef struct explained {
     bool joined;              /* the engine's part was found in its steps */
 } explained;
 
-/* Whether any thread is: else no system call asks which this one is. */
+/* Whether any loop is: else no system call asks which thread this one is. */
 static bool is_followed(const tw_host *host) {
-    uint64_t any = 0;
-    for (int i = 0; i < TW_TRACKS; ++i) any |= tw_load(&host->track[i].thread);
-    return any != 0;
+    bool any = false;
+    for (int i = 0; i < TW_TRACKS; ++i) any |= tw_host_is_of_loop(&host->track[i]);
+    return any;
 }
 
 tw_ready tw_ready_by_loop(const tw_segment *g, int *track) {

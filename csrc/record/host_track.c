@@ -24,7 +24,16 @@ static int find(const tw_host *host, uint64_t thread) {
     return -1;
 }
 
-static void begin(tw_host_track *t, uint64_t thread) {
+/* The first of a thread with steps, -1: there is none; and how many there are. */
+static int find_of_steps(const tw_host *host, int *n) {
+    int first = -1;
+    *n = 0;
+    for (int i = TW_TRACKS - 1; i >= 0; i--)
+        if (tw_host_is_of_steps(&host->track[i])) first = i, ++*n;
+    return first;
+}
+
+static void begin(tw_host_track *t, uint64_t thread, uint64_t step_limit_ns) {
     const uint64_t head = tw_load(&t->point_head);
     for (size_t i = 0; i < TW_POINTS; i++) tw_store_release(&t->point[i].seq, 0); /* another thread's */
     tw_store(&t->schedstat, 0);
@@ -35,17 +44,28 @@ static void begin(tw_host_track *t, uint64_t thread) {
     tw_store(&t->handle_task, 0);
     tw_store(&t->idle_ns, 0);
     tw_store(&t->iterations, 0);
+    tw_store(&t->step_limit_ns, step_limit_ns);
     tw_store(&t->point_ns, 0);
     tw_store(&t->point_head, head);
     tw_store_release(&t->thread, thread);
 }
 
 int tw_host_take(tw_host *host, uint64_t thread) {
-    int track = find(host, thread);
-    if (track >= 0) return track;
-    track = find(host, 0);
-    if (track >= 0) begin(&host->track[track], thread);
+    int track = find(host, thread), of_steps;
+    if (track >= 0 && !tw_host_is_of_steps(&host->track[track])) return track;
+    if (track < 0) track = find(host, 0);
+    if (track < 0) track = find_of_steps(host, &of_steps);
+    if (track >= 0) begin(&host->track[track], thread, 0);
     else tw_add(&host->tracks_refused, 1);
+    return track;
+}
+
+int tw_host_take_steps(tw_host *host, uint64_t thread) {
+    int track = find(host, thread), of_steps;
+    if (track >= 0) return tw_host_is_of_steps(&host->track[track]) ? track : -1;
+    (void)find_of_steps(host, &of_steps);
+    if (of_steps == TW_STEP_TRACKS || (track = find(host, 0)) < 0) return -1;
+    begin(&host->track[track], thread, TW_STEP_STALL_NS);
     return track;
 }
 
@@ -54,7 +74,10 @@ void tw_host_release(tw_host *host, uint32_t track) {
     tw_store_release(&host->track[track].thread, 0);
 }
 
-int tw_host_own_track(const tw_host *host) { return find(host, (uint64_t)syscall(SYS_gettid)); }
+int tw_host_own_track(const tw_host *host) {
+    const int track = find(host, (uint64_t)syscall(SYS_gettid));
+    return track < 0 || tw_host_is_of_steps(&host->track[track]) ? -1 : track;
+}
 
 /* ---- the loop's clock ---- */
 

@@ -207,13 +207,22 @@ static void sample(tw_watchdog *w, followed *f, uint32_t track, uint64_t now) {
     tw_add(&w->host->samples, 1);
 }
 
-/* Whether a loop stalls; then when it is to be looked at next. */
+/* Since when a thread stalls; 0: it does not. What is usual of a step is no stall, and a thread that has ended in one
+ * does not stall. */
+static uint64_t stalls_since(const followed *f, const tw_host_track *t, uint64_t now) {
+    if (f->thread == 0 || tw_load_acquire(&t->waiting_since_ns) != 0) return 0;
+    const uint64_t since_ns = tw_load(&t->wake_ns), limit = tw_load(&t->step_limit_ns);
+    if (since_ns == 0 || since(now, since_ns) < (limit != 0 ? limit : TW_WATCH_STALL_NS)) return 0;
+    tw_thread_state s = {.known = true};
+    if (limit != 0 && f->syscall >= 0) tw_thread_state_read(f->syscall, &s);
+    return s.known ? since_ns + limit : 0;
+}
+
+/* Whether a thread stalls; then when it is to be looked at next. */
 static bool look_at(tw_watchdog *w, uint32_t track, uint64_t now, uint64_t *next) {
     followed *f = &w->of[track];
-    const tw_host_track *t = &w->host->track[track];
-    if (f->thread == 0 || tw_load_acquire(&t->waiting_since_ns) != 0) return false;
-    const uint64_t since_ns = tw_load(&t->wake_ns);
-    if (since_ns == 0 || since(now, since_ns) < TW_WATCH_STALL_NS) return false;
+    const uint64_t since_ns = stalls_since(f, &w->host->track[track], now);
+    if (since_ns == 0) return false;
     if (f->stall_since_ns != since_ns) f->open = 0, f->next_ns = now, f->stall_since_ns = since_ns;
     if (now < f->next_ns) {
         *next = least(*next, f->next_ns);

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -171,6 +172,86 @@ def test_loops_of_several_threads(install: Callable[..., tailwatch.Watch]) -> No
         thread.join()
     assert (status["tracks"], status["tracks_refused"]) == (4, 1)
     loops.clear()
+
+
+class Stepping(threading.Thread):
+    """Engine steps, one after the other, until it is over."""
+
+    def __init__(self, watch: tailwatch.Watch) -> None:
+        super().__init__()
+        self.watch, self.stepped, self.over = watch, threading.Event(), threading.Event()
+        self.split: Any = "not asked"
+        self.start()
+
+    def run(self) -> None:
+        while not self.over.wait(0.001):
+            with self.watch.core.step("s"):  # also after uninstall()
+                self.split = self.watch.core.split_host(_hot.now() - 1000, _hot.now())
+            self.stepped.set()
+
+    def end(self) -> None:
+        """Until the kernel's thread has ended, too."""
+        self.over.set()
+        self.join()
+        until(lambda: not os.path.exists(f"/proc/self/task/{self.native_id}"))
+
+
+def watched() -> set[int | None]:
+    """Threads other than this one whose system calls the watchdog can see."""
+    found = [re.search(r"/task/(\d+)/syscall", path) for path in descriptors()]
+    return {int(each[1]) for each in found if each} - {threading.get_native_id()}
+
+
+def test_threads_with_steps_are_watched_beside_a_loop(install: Callable[..., tailwatch.Watch]) -> None:
+    """Two of them, as they come; one that has ended gives its place to the next. They have no loop."""
+    watch = install()
+    loop = new_loop("asyncio")
+    loop.run_until_complete(wait_a_little(watch))
+    steps = [Stepping(watch) for _ in range(3)]
+    try:
+        for thread in steps:
+            assert thread.stepped.wait(30)
+        first = watched()
+        assert len(first) == 2 and first < {thread.native_id for thread in steps}
+        assert all(thread.split is None for thread in steps)
+        assert watch.core.host_status()["tracks"] == 1
+        gone = next(thread for thread in steps if thread.native_id in first)
+        gone.end()
+        steps.append(Stepping(watch))
+        left = {thread.native_id for thread in steps} - {gone.native_id}
+        until(lambda: len(watched()) == 2 and watched() < left)
+        assert tailwatch.uninstall() == []
+        assert descriptors() == [] and WATCHDOG not in threads()
+    finally:
+        for thread in steps:
+            thread.end()
+    loop.close()
+
+
+def test_threads_with_steps_are_watched_while_a_stream_waits(install: Callable[..., tailwatch.Watch]) -> None:
+    """Without a loop; no watchdog is started for steps alone."""
+    watch = install()
+    thread = Stepping(watch)
+    try:
+        assert thread.stepped.wait(30)
+        assert watched() == set() and WATCHDOG not in threads()
+        with tailwatch.stream(model="m"):
+            until(lambda: watched() == {thread.native_id})
+            assert WATCHDOG in threads()
+    finally:
+        thread.end()
+
+
+@pytest.mark.parametrize("mode", ["clock", "off"])
+def test_steps_are_not_watched_where_that_is_switched_off(
+    mode: Literal["clock", "off"], install: Callable[..., tailwatch.Watch]
+) -> None:
+    """As loops are not."""
+    thread = Stepping(install(stalls=mode))
+    with tailwatch.stream(model="m"):
+        assert thread.stepped.wait(30)
+        assert watched() == set() and WATCHDOG not in threads()
+    thread.end()
 
 
 def test_a_fork_child_follows_its_own(install: Callable[..., tailwatch.Watch]) -> None:

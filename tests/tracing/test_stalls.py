@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tailwatch.errors import TailwatchError
 from tailwatch.tracing import perfetto, ring_files
 
 from ..support.process import Python, clean_environment
@@ -41,6 +42,34 @@ async def serve():
         stream.token()
         await asyncio.sleep(1.5)
         hang()
+asyncio.run(serve())
+"""
+
+# A thread with engine steps of 4 ms, of which some hang, beside a loop on which a request waits; it prints when, and
+# which thread.
+STEPS = """
+import asyncio, json, sys, threading, time, tailwatch
+watch = tailwatch.install(role="api", dir=sys.argv[1], trace_events=65536, gc="observe")
+log = []
+def hang():
+    began = time.monotonic_ns()
+    time.sleep(0.3)
+    log.append((began, time.monotonic_ns()))
+def run():
+    for turn in range(60):
+        with tailwatch.step("decode", batch=2, waiting=1):
+            time.sleep(0.004)
+            if turn in (20, 40, 50):
+                hang()
+async def serve():
+    watch.host.use_loop()
+    with tailwatch.stream(model="m") as stream:
+        stream.token()
+        engine = threading.Thread(target=run)
+        engine.start()
+        await asyncio.to_thread(engine.join)
+        print(json.dumps([engine.native_id, log, watch.core.host_status()["tracks"]]), flush=True)
+        sys.stdin.read()
 asyncio.run(serve())
 """
 
@@ -200,11 +229,41 @@ def test_a_loop_that_hung_until_it_was_killed(tmp_path: Path, load: Load) -> Non
     assert hang.args["frame 0"].startswith("hang  ")
 
 
+def test_a_step_that_hung_is_on_the_track_of_its_thread(tmp_path: Path, load: Load) -> None:
+    """What it ran beyond its usual length, as it was sampled, below the steps of that thread; of three at least one."""
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("no /dev/shm, where a group's directory must be")
+    out = tmp_path / "t.pftrace"
+    with tempfile.TemporaryDirectory(prefix="tailwatch-test-steps-", dir="/dev/shm") as directory:
+        with Python(STEPS, directory) as process:
+            thread, log, loops = json.loads(process.read_line())
+            until(lambda: _longest(directory, tmp_path / "t.json") > 150_000)
+            process.kill()
+        ring_files.write_group(directory, str(out))
+    answers = load(out)
+    hung = [each for each in stalls(answers) if each.name == "hang"]
+    assert hung and loops == 1
+    for each in hung:
+        assert (each.thread, each.row, each.args["certainty"]) == (thread, "stalls, sampled", "sampled")
+        assert each.args["frame 0"].startswith("hang  ") and each.args["frame 1"].startswith("run  ")
+        assert any(b - NEAR_NS <= each.start and each.start + each.length <= e + NEAR_NS for b, e in log)
+    assert any(each.args["cause"] == "sleep" and each.length > 100 * MS for each in hung)
+    steps = """
+    select steps.dur as step, hung.dur as stalled from slice steps join thread_track of on steps.track_id = of.id
+    join slice hung on hung.ts between steps.ts and steps.ts + steps.dur
+    join thread_track row on hung.track_id = row.id
+    where steps.category = 'steps' and hung.name = 'hang' and row.utid = of.utid
+    """
+    inside = answers.rows(steps)
+    assert len(inside) == len(hung) and all(step > stalled for step, stalled in inside)
+
+
 def _longest(directory: str, to: Path) -> float:
     """Microseconds of the longest of its stalls; 0: nothing was recorded yet."""
-    if not list(Path(directory).glob("*.trace")):
+    try:
+        ring_files.write_group(directory, str(to), "json")
+    except TailwatchError:  # not begun yet
         return 0
-    ring_files.write_group(directory, str(to), "json")
     shown = json.loads(to.read_text())["traceEvents"]
     began = {each["tid"]: each["ts"] for each in shown if each.get("name") == "hang"}  # the last one of a row
     ended = {each["tid"]: each["ts"] for each in shown if each["ph"] == "E"}

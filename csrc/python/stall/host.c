@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -53,12 +54,53 @@ static void follow(CoreObject *core, uint32_t number, uint64_t thread) {
         tw_watchdog_follow(h->watchdog, number, (uintptr_t)PyThreadState_Get(), open_syscall(core, thread));
 }
 
+/* A track is a loop's from now on, or nobody's. then: what the lane has that had it. */
+static void leave_steps(CoreObject *core, int track, int then) {
+    for (int i = 0; i < TW_STEP_LANES; i++)
+        if (core->steps.stepper.lane[i].followed == track + 1) core->steps.stepper.lane[i].followed = then;
+}
+
+static void release_steps(CoreObject *core, int track) {
+    leave_steps(core, track, 0);
+    if (core->host.watchdog != NULL) tw_watchdog_unfollow(core->host.watchdog, (uint32_t)track);
+    tw_host_release(host_of(core), (uint32_t)track);
+}
+
+/* The tracks of step threads that have ended, or of all. */
+static void release_all_steps(CoreObject *core, bool ended_only) {
+    char path[48];
+    for (int i = 0; i < TW_TRACKS; i++) {
+        const tw_host_track *t = &host_of(core)->track[i];
+        if (!tw_host_is_of_steps(t)) continue;
+        snprintf(path, sizeof path, "/proc/self/task/%llu", (unsigned long long)tw_load(&t->thread));
+        if (!ended_only || access(path, F_OK) != 0) release_steps(core, i);
+    }
+}
+
+void core_follow_steps(CoreObject *core, tw_step_lane *lane) {
+    if (core->host.watchdog == NULL && tw_load(&core->segment->in_flight) == 0) return;
+    const uint64_t thread = (uint64_t)syscall(SYS_gettid);
+    if (lane->followed > 0) {
+        if (tw_load(&host_of(core)->track[lane->followed - 1].thread) == thread) return;
+        release_steps(core, lane->followed - 1);
+        lane->usual_ns = 0;
+    }
+    int track = tw_host_take_steps(host_of(core), thread);
+    if (track < 0) {
+        release_all_steps(core, true);
+        track = tw_host_take_steps(host_of(core), thread);
+    }
+    lane->followed = track < 0 ? TW_STEP_UNFOLLOWED : track + 1;
+    if (track >= 0) follow(core, (uint32_t)track, thread);
+}
+
 void loop_clock_begin(loop_clock *clock, CoreObject *core) {
     const uint64_t thread = (uint64_t)syscall(SYS_gettid);
     memset(clock, 0, sizeof *clock);
     if (core->host.mode == STALLS_OFF || *core->epoch == 0) return;
     const int number = tw_host_take(host_of(core), thread);
     if (number < 0) return;
+    leave_steps(core, number, TW_STEP_UNFOLLOWED);
     clock->core = core;
     clock->number = (uint32_t)number;
     clock->epoch = *core->epoch;
@@ -182,6 +224,7 @@ PyObject *core_stalls(PyObject *op, PyObject *args) {
     const char *library;
     if (!PyArg_ParseTuple(args, "iiOs", &mode, &minor, &code, &library)) return NULL;
     core->host.mode = mode;
+    release_all_steps(core, false);
     stop_watchdog(core);
     for (int i = 0; i < TW_HOST_SOURCES; i++) found(core, (tw_host_source)i, mode == STALLS_OFF ? TW_SWITCHED_OFF :
         TW_ABSENT);
@@ -273,7 +316,7 @@ PyObject *core_host_status(PyObject *op, PyObject *unused) {
     PyObject *dict = PyDict_New();
     long tracks = 0;
     (void)unused;
-    for (int i = 0; i < TW_TRACKS; i++) tracks += tw_load(&host_of(core)->track[i].thread) != 0;
+    for (int i = 0; i < TW_TRACKS; i++) tracks += tw_host_is_of_loop(&host_of(core)->track[i]);
     if (dict != NULL && put(dict, "sources", knowledge(host_of(core))) == 0 && put_numbers(dict, host_of(core)) == 0 &&
         put(dict, "tracks", PyLong_FromLong(tracks)) == 0 &&
         put(dict, "watches", PyBool_FromLong(core->host.watchdog != NULL)) == 0)

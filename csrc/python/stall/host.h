@@ -36,6 +36,28 @@ static inline void core_stream_opened(CoreObject *core) {
     if (core->host.watchdog != NULL && tw_watchdog_sleeps(core->host.watchdog)) tw_watchdog_call(core->host.watchdog);
 }
 
+#define STEP_TURNS 16 /* steps between two looks at whose a lane is: a thread's number may be that of one that has ended */
+
+/* Follows the calling thread, which has steps: in a process with a loop that is followed, or with streams. */
+void core_follow_steps(CoreObject *core, tw_step_lane *lane);
+
+/* A step of the calling thread begins: the watchdog looks at it once it takes longer than is usual. */
+static inline void core_step_begins(CoreObject *core, const tw_step *step) {
+    tw_step_lane *lane = &core->steps.stepper.lane[step->lane];
+    if (__builtin_expect(core->host.mode != STALLS_AUTO, 0)) return;
+    if (lane->followed == 0 || lane->turns++ % STEP_TURNS == 0) core_follow_steps(core, lane);
+    if (lane->followed > 0 && lane->track.open == 1)
+        tw_host_step_begins(&core->segment->host.track[lane->followed - 1], step->start_ns);
+}
+
+/* It has ended; learns: whether it ran something. */
+static inline void core_step_ends(CoreObject *core, const tw_step *step, uint64_t now_ns, int learns) {
+    tw_step_lane *lane = &core->steps.stepper.lane[step->lane];
+    if (lane->followed <= 0 || lane->thread != step->thread || lane->track.open != 0) return;
+    if (learns) lane->usual_ns = tw_host_usual_step(lane->usual_ns, now_ns - step->start_ns);
+    tw_host_step_ends(&core->segment->host.track[lane->followed - 1], now_ns, lane->usual_ns);
+}
+
 /* All begins anew; in a fork child the parent's watchdog is not there. */
 void core_host_reborn(CoreObject *core);
 void core_host_free(CoreObject *core);

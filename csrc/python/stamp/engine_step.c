@@ -9,6 +9,7 @@
 #include "python/group.h"
 #include "python/membership.h"
 #include "python/nvtx/ranges.h"
+#include "python/stall/host.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -108,11 +109,17 @@ PyObject *core_step(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
 static int is_open(const StepObject *self) { return self->depth > 0 && self->epoch == *self->core->epoch; }
 
 /* One that was never left is no step: how long it took is unknown. */
+static void abandon(CoreObject *core, const tw_step *step) {
+    const uint64_t now = tw_now_ns();
+    tw_step_end(&core->steps.stepper, step, now, 0, TW_STEP_UNKNOWN);
+    core_step_ends(core, step, now, 0);
+}
+
 static void step_dealloc(PyObject *op) {
     StepObject *self = (StepObject *)op;
     CoreObject *core = self->core;
     PyTypeObject *type = Py_TYPE(op);
-    if (is_open(self)) tw_step_end(&core->steps.stepper, &self->step, tw_now_ns(), 0, TW_STEP_UNKNOWN);
+    if (is_open(self)) abandon(core, &self->step);
     if (self->range.begun != 0) nvtx_end(&self->range);
     Py_DECREF(self->name);
     if (core->steps.n_free < STEPS_FREE) core->steps.free[core->steps.n_free++] = op;
@@ -152,6 +159,7 @@ static PyObject *step_enter(PyObject *op, PyObject *unused) {
     }
     if (self->depth++ == 0) {
         tw_step_begin(&core->steps.stepper, &self->step, self->index, (uint64_t)pthread_self(), tw_now_ns());
+        core_step_begins(core, &self->step);
         if (nvtx_on(core)) nvtx_step_begin(core, &self->range, self->index, self->batch);
     }
     return Py_NewRef(op);
@@ -166,6 +174,7 @@ static PyObject *step_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     if (!is_open(self) || --self->depth > 0) Py_RETURN_NONE;
     if (__builtin_expect(tw_load(&core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(core);
     tw_step_end(&core->steps.stepper, &self->step, now, self->batch, self->waiting);
+    core_step_ends(core, &self->step, now, self->batch > 0);
     core->steps.ended++;
     if (__builtin_expect(self->range.begun != 0, 0)) nvtx_end(&self->range);
     if (__builtin_expect(tw_recorder_on(&core->trace.recorder), 0)) record(core, self, now);

@@ -52,6 +52,48 @@ TW_TEST(tracks_are_taken_and_given_back) {
     TW_CHECK_EQ(0, tw_host_own_track(host));
 }
 
+TW_TEST(threads_with_steps_take_what_loops_leave) {
+    tw_host *host = new_host();
+    TW_CHECK_EQ(0, tw_host_take_steps(host, 50));
+    TW_CHECK_EQ(0, tw_host_take_steps(host, 50));
+    TW_CHECK_EQ(1, tw_host_take_steps(host, 51));
+    TW_CHECK_EQ((uint64_t)-1, tw_host_take_steps(host, 52));
+    TW_CHECK(tw_host_is_of_steps(&host->track[0]) && !tw_host_is_of_loop(&host->track[0]));
+    TW_CHECK_EQ(2, tw_host_take(host, 100));
+    TW_CHECK_EQ((uint64_t)-1, tw_host_take_steps(host, 100)); /* it runs a loop */
+    TW_CHECK(tw_host_is_of_loop(&host->track[2]) && !tw_host_is_of_steps(&host->track[2]));
+    TW_CHECK_EQ(0, tw_host_take(host, 50)); /* it does now */
+    TW_CHECK(tw_host_is_of_loop(&host->track[0]));
+    TW_CHECK_EQ(3, tw_host_take(host, 101));
+    TW_CHECK_EQ(1, tw_host_take(host, 102)); /* in place of steps */
+    TW_CHECK_EQ(0, host->tracks_refused);
+    TW_CHECK_EQ((uint64_t)-1, tw_host_take(host, 103));
+    TW_CHECK_EQ(1, host->tracks_refused);
+    tw_host_release(host, 1);
+    TW_CHECK_EQ(1, tw_host_take_steps(host, (uint64_t)gettid()));
+    TW_CHECK_EQ((uint64_t)-1, tw_host_own_track(host)); /* no loop's */
+}
+
+TW_TEST(a_step_s_limit_follows_what_is_usual) {
+    tw_host *host = new_host();
+    tw_host_track *t = &host->track[tw_host_take_steps(host, 50)];
+    uint64_t usual = 0;
+    TW_CHECK_EQ(TW_STEP_STALL_NS, t->step_limit_ns);
+    tw_host_step_begins(t, 7 * MS);
+    TW_CHECK_EQ(7 * MS, t->wake_ns);
+    TW_CHECK_EQ(0, t->waiting_since_ns);
+    for (int i = 0; i < 200; i++) {
+        usual = tw_host_usual_step(usual, i % 10 == 0 ? 300 * MS : 20 * MS);
+        tw_host_step_ends(t, 8 * MS, usual);
+    }
+    TW_CHECK_EQ(8 * MS, t->waiting_since_ns);
+    TW_CHECK_NEAR(20e6, usual, 3e6);
+    TW_CHECK_NEAR(30e6, t->step_limit_ns, 5e6);
+    for (int i = 0; i < 200; i++) usual = tw_host_usual_step(usual, 1000);
+    tw_host_step_ends(t, 9 * MS, usual);
+    TW_CHECK_EQ(TW_STEP_STALL_NS, t->step_limit_ns);
+}
+
 TW_TEST(the_clock_of_a_loop) {
     tw_host_track *t = &new_host()->track[0];
     tw_host_track_wakes(t, 5 * MS); /* no wait was under way */

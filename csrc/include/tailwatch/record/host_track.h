@@ -19,7 +19,8 @@
 
 TW_BEGIN_C
 
-#define TW_TRACKS 4         /* loops and step threads of a process that are followed; more are not, and are counted */
+#define TW_TRACKS 4         /* threads of a process that are followed; more loops are not, and are counted */
+#define TW_STEP_TRACKS 2    /* of those, threads with engine steps; they give their place to a loop */
 #define TW_POINTS 256       /* a power of two */
 #define TW_SPANS 256        /* a power of two; of each ring */
 
@@ -94,6 +95,8 @@ typedef struct tw_host_track {
     uint64_t handle_task;   /* what identifies the task whose step it is; 0: of none */
     uint64_t idle_ns;       /* all waits so far */
     uint64_t iterations;
+    /* of a thread with engine steps that runs no loop: a step begins at wake_ns and ends at waiting_since_ns */
+    uint64_t step_limit_ns; /* what a step takes beyond that is a stall; 0: it is a loop's */
     uint64_t point_ns;      /* of the newest point */
     uint64_t point_head;
     tw_host_point point[TW_POINTS];
@@ -104,6 +107,7 @@ typedef struct tw_host_track {
 #define TW_POINT_EVERY_NS UINT64_C(1000000) /* at most so often is a point taken */
 #define TW_POINT_NEAR_NS UINT64_C(50000)    /* nor of an instant so near to the newest */
 #define TW_SLOW_NS UINT64_C(2000000)        /* an iteration of more is slow: a point at its end */
+#define TW_STEP_STALL_NS UINT64_C(4000000)  /* a shorter step is none */
 #define TW_SPAN_LEAST_NS UINT64_C(200000)   /* shorter waits and handles have no span */
 
 typedef struct tw_span_ring {
@@ -150,14 +154,43 @@ const char *tw_knowledge_name(int knowledge);
 
 /* ---- the writer's ---- */
 
-/* The track of a thread, taken if it has none; -1: all are taken, counted. Under the GIL. */
+/* The track of a thread that runs a loop, taken if it has none; -1: all are taken, counted. Under the GIL. */
 int tw_host_take(tw_host *host, uint64_t thread);
+
+/* Likewise of a thread with engine steps, for as long as it or another one runs no loop; -1: there is no place, or it
+ * does. Not counted. */
+int tw_host_take_steps(tw_host *host, uint64_t thread);
+
+/* Whose a track is. */
+static inline bool tw_host_is_of_steps(const tw_host_track *t) {
+    return tw_load(&t->thread) != 0 && tw_load(&t->step_limit_ns) != 0;
+}
+static inline bool tw_host_is_of_loop(const tw_host_track *t) {
+    return tw_load(&t->thread) != 0 && tw_load(&t->step_limit_ns) == 0;
+}
 
 /* Its thread is followed no more. Its points stay until the track is taken again. */
 void tw_host_release(tw_host *host, uint32_t track);
 
-/* The track of the calling thread, -1: it has none. A system call. */
+/* The track of the loop of the calling thread, -1: it has none. A system call. */
 int tw_host_own_track(const tw_host *host);
+
+/* What is usual for the steps of a thread, with one more: a running median. 0: none was. */
+static inline uint64_t tw_host_usual_step(uint64_t usual_ns, uint64_t length_ns) {
+    if (usual_ns == 0) return length_ns;
+    return length_ns > usual_ns ? usual_ns + usual_ns / 16 + 1 : usual_ns - usual_ns / 16;
+}
+
+/* A step begins, and ends, on the thread of a track that was taken for that. Under the GIL. */
+static inline void tw_host_step_begins(tw_host_track *t, uint64_t now_ns) {
+    tw_store(&t->wake_ns, now_ns);
+    tw_store_release(&t->waiting_since_ns, 0);
+}
+static inline void tw_host_step_ends(tw_host_track *t, uint64_t now_ns, uint64_t usual_ns) {
+    const uint64_t half = usual_ns / 2, limit = usual_ns + (half > TW_SLOW_NS ? half : TW_SLOW_NS);
+    tw_store(&t->step_limit_ns, limit > TW_STEP_STALL_NS ? limit : TW_STEP_STALL_NS);
+    tw_store_release(&t->waiting_since_ns, now_ns);
+}
 
 /* The loop begins to wait for events; an event was there: the wait ends. Its own thread; without the GIL. */
 static inline void tw_host_track_waits(tw_host_track *t, uint64_t now_ns) { tw_store_release(&t->waiting_since_ns, now_ns); }

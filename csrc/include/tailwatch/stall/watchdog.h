@@ -1,8 +1,8 @@
-/* A thread that looks at busy loops, without the interpreter lock: what they run, what they sleep in, which thread
- * holds the lock.
+/* A thread that looks at busy loops, and at engine steps that take longer than is usual, without the interpreter lock:
+ * what they run, what they sleep in, which thread holds the lock.
  *
  * While no stream is in flight it sleeps without a timer. Else it wakes each 10 ms, each 2 ms while a loop has been
- * busy for more than 4 ms, and takes samples of that: spaced wider and wider, and no more CPU time than half a percent of
+ * busy for more than 4 ms, or a step goes on beyond its limit, and takes samples of that: spaced wider and wider, and no more CPU time than half a percent of
  * a core: beyond that it only counts. Its own lateness is recorded too.
  *
  * Thread rule: start, follow, unfollow and stop under the GIL; call from any thread. The thread itself takes no lock

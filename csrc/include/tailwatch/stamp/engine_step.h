@@ -42,7 +42,12 @@ typedef struct tw_step_track {
 typedef struct tw_step_lane {
     uint64_t thread;      /* 0: free */
     tw_step_track track;
+    uint64_t usual_ns;    /* of its steps, while it is followed */
+    int followed;         /* its track of the host, + 1; 0: that was not asked; TW_STEP_UNFOLLOWED */
+    uint32_t turns;       /* steps since that was asked first */
 } tw_step_lane;
+
+#define TW_STEP_UNFOLLOWED (-1)
 
 /* The writer's own: what a process holds while it steps. Filled by tw_stepper_init. */
 typedef struct tw_stepper {
