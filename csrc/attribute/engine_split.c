@@ -47,6 +47,7 @@ static void add(split *s, uint64_t ns, tw_delay_cause cause, tw_certainty certai
 typedef struct own_events {
     bool preempted, queued;
     uint64_t queued_ns, scheduled_ns, preempted_ns;
+    uint64_t kv_queued_ns, kv_ns; /* for remote KV: before its first step; since then */
 } own_events;
 
 /* Newest first: what two have in common counts once. */
@@ -59,7 +60,7 @@ static void add_compiled(split *s, const tw_step_event *event) {
 
 /* Newest first, until those before k0. */
 static own_events find_events(split *s) {
-    own_events own = {false, false, 0, 0, 0};
+    own_events own = {false, false, 0, 0, 0, 0, 0};
     tw_step_event event;
     const uint64_t head = tw_load_acquire(&s->ring->event_head);
     for (uint64_t n = head; n > since(head, SPLIT_EVENTS); --n) {
@@ -69,6 +70,10 @@ static own_events find_events(split *s) {
         if (event.what == TW_EVENT_PREEMPTED || event.what == TW_EVENT_RESUMED) {
             own.preempted = true;
             own.preempted_ns = most(event.from_ns, s->k0);
+        }
+        if (event.what == TW_EVENT_KV_WAIT) {
+            const uint64_t ns = since(least(event.to_ns, s->k1), most(event.from_ns, s->k0));
+            *(own.queued ? &own.kv_queued_ns : &own.kv_ns) += ns;
         }
         if (event.what == TW_EVENT_QUEUED) {
             own.queued = true;
@@ -81,11 +86,12 @@ static own_events find_events(split *s) {
 
 /* One that lost its place is late by its whole absence; of a first token, by what came after. */
 static void add_own(split *s, const own_events *own, uint64_t steps) {
-    const uint64_t absent = own->queued ? s->k1 - own->preempted_ns : s->left;
+    add(s, own->kv_queued_ns + own->kv_ns, TW_DELAY_KV_WAIT, TW_MEASURED, 0, TW_DETAIL_STEPS, steps);
+    const uint64_t absent = own->queued ? since(s->k1 - own->preempted_ns, own->kv_ns) : s->left;
     if (own->preempted) add(s, absent, TW_DELAY_PREEMPTED, TW_MEASURED, 0, TW_DETAIL_STEPS, steps);
     if (!own->queued) return;
     const uint64_t from = most(own->queued_ns, s->k0), to = least(most(own->scheduled_ns, from), s->k1);
-    add(s, to - from, TW_DELAY_QUEUED, TW_MEASURED, 0, TW_DETAIL_STEPS, steps);
+    add(s, since(to - from, own->kv_queued_ns), TW_DELAY_QUEUED, TW_MEASURED, 0, TW_DETAIL_STEPS, steps);
     add(s, s->k1 - to, TW_DELAY_OWN_PREFILL, TW_MEASURED, 0, TW_DETAIL_NONE, 0);
     add(s, s->left, TW_DELAY_TRANSPORT, TW_MEASURED, 0, TW_DETAIL_NONE, 0);
 }

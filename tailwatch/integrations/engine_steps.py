@@ -23,7 +23,7 @@ Read = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], BatchSize]
 class Part:
     """A method that an engine's loop calls on its scheduler, or on what that holds.
 
-    name: from the scheduler on, dotted.
+    name: from the scheduler on, dotted. Where what stands before the last dot is None, there is nothing to read.
     what: what it is to ``_hot.SchedulerSteps.around()``; "": its name is that.
     without: what is not known where it is absent; "": then no step is.
     view: the method of the reader that gives what stands for its arguments and its result; "": they are vLLM's.

@@ -52,7 +52,8 @@ class SchedulerHook:
         self._put_back()  # of one that is gone
         module = type(scheduler).__module__
         kind = f"{named(module)}: {module}.{type(scheduler).__qualname__}"
-        methods = {part: _method_of(scheduler, part.name) for part in following.parts}
+        parts = [part for part in following.parts if not _is_of_none(scheduler, part.name)]
+        methods = {part: _method_of(scheduler, part.name) for part in parts}
         missing = [part.name for part, method in methods.items() if method is None and not part.without]
         if missing:
             self._note_once(f"{kind} has no {' and no '.join(missing)}: its steps are not split by cause")
@@ -146,6 +147,12 @@ def _at(scheduler: Any, path: str) -> Any:
     for name in path.split(".") if path else ():
         scheduler = getattr(scheduler, name, None)
     return scheduler
+
+
+def _is_of_none(scheduler: Any, path: str) -> bool:
+    """Whether what should have it is an attribute that is None."""
+    above, _, held = path.rpartition(".")[0].rpartition(".")
+    return bool(held) and getattr(_at(scheduler, above), held, _ABSENT) is None
 
 
 def _method_of(scheduler: Any, path: str) -> Callable[..., Any] | None:

@@ -54,6 +54,10 @@ PARTS = (
     Part("get_grammar_bitmask", without="the dispatch of a step and its grammar count as waiting for the device"),
     Part("add_request", without="how long requests wait for their first step is not recorded"),
     Part("finish_requests", without="requests that are aborted count as in flight until their process ends"),
+    *(
+        Part(f"connector.{name}", without="how long requests wait for remote KV is not recorded: it counts as queued")
+        for name in ("get_num_new_matched_tokens", "update_state_after_alloc")
+    ),
 )
 _ENGINE, _FOLLOWING = "vllm.v1.engine.core", Following(_scheduler_of, PARTS, _model_of)
 

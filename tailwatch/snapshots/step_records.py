@@ -9,7 +9,7 @@ from tailwatch._cold import ffi, lib
 from tailwatch.snapshots.core_values import step_record_of
 from tailwatch.snapshots.model import StepRecord
 
-EVENTS = ("queued", "preempted", "resumed", "compiled")
+EVENTS = ("queued", "preempted", "resumed", "compiled", "kv_wait")
 
 
 @dataclass(frozen=True, slots=True)

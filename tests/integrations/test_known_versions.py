@@ -21,6 +21,8 @@ SINCE = {  # fields that older versions lack: there they are unknown
     "CachedRequestData.num_output_tokens": (0, 11, 2),
     "CachedRequestData.resumed_req_ids": (0, 11, 1),
     "ModelRunnerOutput.cudagraph_stats": (0, 13),
+    "GPUModelRunner cudagraph_stats=cudagraph_stats": (0, 13),
+    "GPUModelRunner V2 cudagraph_stats=cudagraph_stats": (0, 30),
 }
 GONE = {"CachedRequestData.resumed_from_preemption": (0, 11, 1)}
 NOT_OVERRIDDEN = ("AsyncScheduler.schedule", "AsyncScheduler.update_from_output")
@@ -60,6 +62,12 @@ def test_arguments_stand_where_the_hooks_read_them(version: str) -> None:
         "def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput"
     )
     assert str(row["Scheduler.add_request"]).startswith("def add_request(self, request: Request")
+    assert str(row["KVConnectorBase_V1.get_num_new_matched_tokens"]).startswith(
+        "def get_num_new_matched_tokens(self, request: 'Request', num_computed_tokens: int"
+    )
+    assert str(row["KVConnectorBase_V1.update_state_after_alloc"]).startswith(
+        "def update_state_after_alloc(self, request: 'Request', blocks: 'KVCacheBlocks', num_external_tokens: int"
+    )
     assert str(row["OutputProcessor.add_request"]).startswith("def add_request(self, request: EngineCoreRequest")
     assert str(row["OutputProcessor.process_outputs"]).startswith(
         "def process_outputs(self, engine_core_outputs: list[EngineCoreOutput], engine_core_timestamp:"
@@ -69,8 +77,10 @@ def test_arguments_stand_where_the_hooks_read_them(version: str) -> None:
 def test_the_hooks_name_what_the_table_has() -> None:
     """A hook on something new adds it to the collector."""
     row = VLLM[max(VLLM, key=key)]
+    owners = {"": "Scheduler", "connector": "KVConnectorBase_V1"}
     for part in vllm.PARTS:
-        assert f"Scheduler.{part.name}" in row
+        held, _, name = part.name.rpartition(".")
+        assert f"{owners[held]}.{name}" in row
     for step in vllm.STEPS:
         assert f"{step.owner}.{step.method}" in row
     for path in vllm_routing.OUTPUTS:

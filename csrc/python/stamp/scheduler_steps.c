@@ -44,15 +44,19 @@ typedef enum {
     AROUND_RESULT,            /* and what waits in it; where that is not seen, all of the update counts as the wait */
     AROUND_ADD,
     AROUND_FINISH,
+    AROUND_KV_MATCHED,        /* of its KV connector */
+    AROUND_KV_LOADS,
     AROUNDS
 } around_what;
 static const char *const around_names[] = {"schedule", "dispatch", "get_grammar_bitmask", "update_from_output",
-                                           "process_result", "await_result", "add_request", "finish_requests"};
+                                           "process_result", "await_result", "add_request", "finish_requests",
+                                           "get_num_new_matched_tokens", "update_state_after_alloc"};
 /* What goes on once it is entered, of parts of a step. */
 static const tw_step_part around_parts[] = {TW_PART_SCHEDULE, TW_PART_DISPATCH, TW_PART_GRAMMAR, TW_PART_UPDATE,
                                             TW_PART_WAIT, TW_PART_WAIT};
 /* Whether a method is a part of a step. */
 static bool is_part(around_what what) { return what < AROUND_ADD; }
+static bool is_of_kv(around_what what) { return what == AROUND_KV_MATCHED || what == AROUND_KV_LOADS; }
 static bool is_update(around_what what) { return what == AROUND_UPDATE || what == AROUND_PROCESS; }
 
 struct AroundObject {
@@ -191,6 +195,15 @@ static void leave_request(AroundObject *self, PyObject *seen, uint64_t now) {
     else engine_streams_finished(&steps->streams, &steps->reader, seen, now);
 }
 
+/* What its KV connector has of a request; blocks for that. */
+static __attribute__((noinline)) void leave_kv(AroundObject *self, PyObject *args, PyObject *kwargs, PyObject *result,
+                                               uint64_t now) {
+    step_reader *r = &self->steps->reader;
+    PyObject *const scheduler = self->steps->scheduler, *const request = argument(args, kwargs, 0, "request");
+    if (self->what == AROUND_KV_MATCHED) step_note_kv_matched(r, scheduler, request, result, now);
+    else step_note_kv_loads(r, scheduler, request, argument(args, kwargs, 2, "num_external_tokens"), now);
+}
+
 /* The objects are vLLM's. */
 static void leave(AroundObject *self, PyObject *args, PyObject *kwargs, PyObject *result, uint64_t entered,
                   uint64_t now) {
@@ -200,6 +213,8 @@ static void leave(AroundObject *self, PyObject *args, PyObject *kwargs, PyObject
         leave_update(self->steps, &a, entered, now);
     } else if (is_part(self->what)) {
         leave_rest(self, result, now);
+    } else if (is_of_kv(self->what)) {
+        leave_kv(self, args, kwargs, result, now);
     } else {
         leave_request(self, argument(args, kwargs, 0, self->what == AROUND_ADD ? "request" : "request_ids"), now);
     }

@@ -17,15 +17,20 @@ int step_reader_init(step_reader *r, tw_step_ring *ring) {
     r->zero = PyLong_FromLong(0);
     r->queued = PyDict_New();
     r->preempted = PySet_New(NULL);
+    r->kv_waits = PyDict_New();
+    r->kv_asked = NULL;
+    r->kv_any = false;
     for (int i = 0; i < STEP_ATTRIBUTES_READ; i++)
         if ((r->attribute[i].name = PyUnicode_InternFromString(attribute_names[i])) == NULL) return -1;
-    return r->zero == NULL || r->queued == NULL || r->preempted == NULL ? -1 : 0;
+    return r->zero == NULL || r->queued == NULL || r->preempted == NULL || r->kv_waits == NULL ? -1 : 0;
 }
 
 void step_reader_free(step_reader *r) {
     Py_CLEAR(r->zero);
     Py_CLEAR(r->queued);
     Py_CLEAR(r->preempted);
+    Py_CLEAR(r->kv_waits);
+    Py_CLEAR(r->kv_asked);
     for (int i = 0; i < 3; i++) Py_CLEAR(r->raised[i]);
     for (int i = 0; i < STEP_ATTRIBUTES_READ; i++) {
         Py_CLEAR(r->attribute[i].name);
@@ -117,7 +122,28 @@ static void note_event(step_reader *r, tw_step_event_kind kind, PyObject *id, ui
     if (text != NULL) tw_step_event_write(r->ring, kind, tw_request_hash(text, (size_t)len), from_ns, to_ns, detail);
 }
 
+/* Whether that request waited, and since when: in {id: ns}, from which it is taken. */
+static inline __attribute__((always_inline)) bool take_since(step_reader *r, PyObject *waits, PyObject *id,
+                                                             uint64_t *since_ns) {
+    PyObject *since = PyDict_GetItemWithError(waits, id);
+    if (since == NULL) {
+        step_drop_error(r);
+        return false;
+    }
+    *since_ns = (uint64_t)number(r, since);
+    if (PyDict_DelItem(waits, id) < 0) step_drop_error(r);
+    return true;
+}
+
+static __attribute__((noinline)) void end_kv_wait(step_reader *r, PyObject *id, uint64_t at_ns) {
+    uint64_t since_ns;
+    if (take_since(r, r->kv_waits, id, &since_ns) && since_ns < at_ns)
+        note_event(r, TW_EVENT_KV_WAIT, id, since_ns, at_ns, 0);
+    r->kv_any = PyDict_Size(r->kv_waits) > 0;
+}
+
 static void note_resumed(step_reader *r, PyObject *id, uint64_t at_ns) {
+    if (__builtin_expect(r->kv_any, 0)) end_kv_wait(r, id, at_ns);
     note_event(r, TW_EVENT_RESUMED, id, at_ns, at_ns, 0);
     PySet_Discard(r->preempted, id);
     step_drop_error(r);
@@ -150,32 +176,81 @@ static void read_preempted(step_reader *r, PyObject *scheduler_output, uint64_t 
     Py_XDECREF(ids);
 }
 
-void step_note_queued(step_reader *r, PyObject *scheduler, PyObject *request, uint64_t now_ns) {
-    PyObject *id = step_read(r, request, READ_request_id), *at = PyLong_FromUnsignedLongLong(now_ns);
-    if (id != NULL && at != NULL && PyDict_SetItem(r->queued, id, at) < 0) step_drop_error(r);
-    Py_XDECREF(id);
-    Py_XDECREF(at);
-    if (PyDict_Size(r->queued) < QUEUED_MOST) return;
-    PyObject *here = step_read(r, scheduler, READ_requests), *ids = PyDict_Keys(r->queued);
+/* Requests that never come into a step are let go, and all of them where as many are there: none has a time. */
+static void let_gone_go(step_reader *r, PyObject *scheduler, PyObject *waits) {
+    if (PyDict_Size(waits) < QUEUED_MOST) return;
+    PyObject *here = step_read(r, scheduler, READ_requests), *ids = PyDict_Keys(waits);
     for (Py_ssize_t i = 0; here != NULL && ids != NULL && i < PyList_Size(ids); i++) {
-        id = PyList_GetItem(ids, i);
-        if (PySequence_Contains(here, id) == 0) (void)PyDict_DelItem(r->queued, id);
+        PyObject *id = PyList_GetItem(ids, i);
+        if (PySequence_Contains(here, id) == 0) (void)PyDict_DelItem(waits, id);
         step_drop_error(r);
     }
-    if (PyDict_Size(r->queued) >= QUEUED_MOST) PyDict_Clear(r->queued); /* as many wait: none has a time */
+    if (PyDict_Size(waits) >= QUEUED_MOST) PyDict_Clear(waits);
     Py_XDECREF(here);
     Py_XDECREF(ids);
 }
 
+static void note_since(step_reader *r, PyObject *scheduler, PyObject *waits, PyObject *id, uint64_t now_ns) {
+    PyObject *at = PyLong_FromUnsignedLongLong(now_ns);
+    if (id != NULL && at != NULL && PyDict_SetItem(waits, id, at) < 0) step_drop_error(r);
+    Py_XDECREF(at);
+    let_gone_go(r, scheduler, waits);
+}
+
+void step_note_queued(step_reader *r, PyObject *scheduler, PyObject *request, uint64_t now_ns) {
+    PyObject *id = step_read(r, request, READ_request_id);
+    note_since(r, scheduler, r->queued, id, now_ns);
+    Py_XDECREF(id);
+}
+
 /* The wait of a new request ends. */
 static void note_scheduled(step_reader *r, PyObject *id, uint64_t at_ns) {
-    PyObject *since_ns = PyDict_GetItemWithError(r->queued, id);
-    if (since_ns == NULL) {
+    uint64_t since_ns;
+    if (__builtin_expect(r->kv_any, 0)) end_kv_wait(r, id, at_ns);
+    if (take_since(r, r->queued, id, &since_ns))
+        note_event(r, TW_EVENT_QUEUED, id, since_ns, at_ns, (uint64_t)PyDict_Size(r->queued));
+}
+
+/* ---- remote KV ---- */
+
+static void begin_kv_wait(step_reader *r, PyObject *scheduler, PyObject *id, uint64_t now_ns) {
+    note_since(r, scheduler, r->kv_waits, id, now_ns);
+    r->kv_any = true;
+}
+
+void step_note_kv_matched(step_reader *r, PyObject *scheduler, PyObject *request, PyObject *matched, uint64_t now_ns) {
+    Py_CLEAR(r->kv_asked);
+    if (!PyTuple_Check(matched) || PyTuple_Size(matched) != 2) return;
+    PyObject *tokens = PyTuple_GetItem(matched, 0), *id = step_read(r, request, READ_request_id);
+    if (id == NULL) return;
+    if (tokens != Py_None) {
+        if (r->kv_any) end_kv_wait(r, id, now_ns);
+        if (PyObject_IsTrue(PyTuple_GetItem(matched, 1)) == 1) r->kv_asked = Py_NewRef(id);
         step_drop_error(r);
-        return;
+    } else if (PyDict_GetItemWithError(r->kv_waits, id) == NULL) {
+        step_drop_error(r);
+        begin_kv_wait(r, scheduler, id, now_ns);
     }
-    note_event(r, TW_EVENT_QUEUED, id, (uint64_t)number(r, since_ns), at_ns, (uint64_t)PyDict_Size(r->queued) - 1);
-    if (PyDict_DelItem(r->queued, id) < 0) step_drop_error(r);
+    Py_DECREF(id);
+}
+
+void step_note_kv_loads(step_reader *r, PyObject *scheduler, PyObject *request, PyObject *tokens, uint64_t now_ns) {
+    if (r->kv_asked == NULL) return;
+    PyObject *id = step_read(r, request, READ_request_id);
+    const bool loads = id != NULL && number(r, tokens) > 0 && PyObject_RichCompareBool(id, r->kv_asked, Py_EQ) == 1;
+    step_drop_error(r);
+    if (loads) begin_kv_wait(r, scheduler, id, now_ns);
+    Py_CLEAR(r->kv_asked);
+    Py_XDECREF(id);
+}
+
+/* Requests whose KV is there. */
+static void read_kv_received(step_reader *r, PyObject *model_output, uint64_t at_ns) {
+    PyObject *connector = step_read(r, model_output, READ_kv_connector_output);
+    PyObject *ids = step_read(r, connector, READ_finished_recving);
+    if (ids != NULL && ids != Py_None) each_of(r, ids, at_ns, end_kv_wait);
+    Py_XDECREF(connector);
+    Py_XDECREF(ids);
 }
 
 /* ---- prefill ---- */
@@ -355,6 +430,7 @@ void step_read_model_output(step_reader *r, PyObject *model_output, tw_step_reco
     PyObject *stats = step_read(r, model_output, READ_cudagraph_stats);
     if (stats != NULL && stats != Py_None) out->graph = graph_of(r, stats);
     if (out->spec_proposed > 0 && out->spec_proposed != TW_COUNT_UNKNOWN) read_accepted(r, model_output, out);
+    if (__builtin_expect(r->kv_any, 0)) read_kv_received(r, model_output, out->done_ns);
     Py_XDECREF(stats);
 }
 

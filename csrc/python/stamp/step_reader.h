@@ -14,7 +14,7 @@
     A(scheduled_new_reqs) A(scheduled_cached_reqs) A(num_scheduled_tokens) A(total_num_scheduled_tokens)       \
     A(scheduled_spec_decode_tokens) A(preempted_req_ids)                                                       \
     A(req_ids) A(num_output_tokens) A(resumed_req_ids) A(resumed_from_preemption) A(req_id) A(request_id)      \
-    A(sampled_token_ids) A(cudagraph_stats) A(runtime_mode)                                                   \
+    A(sampled_token_ids) A(cudagraph_stats) A(runtime_mode) A(kv_connector_output) A(finished_recving)        \
     A(running) A(waiting) A(kv_cache_manager) A(usage) A(timestamp) A(requests)                                \
     A(arrival_time) A(outputs) A(new_token_ids) A(finish_reason)
 
@@ -26,6 +26,9 @@ typedef struct step_reader {
     PyObject *zero;          /* the int */
     PyObject *queued;        /* {request id: monotonic ns at which it was queued}, of requests in no step so far */
     PyObject *preempted;     /* ids of requests that were preempted and not scheduled again */
+    PyObject *kv_waits;      /* {request id: monotonic ns since which it waits for the KV connector} */
+    bool kv_any;             /* whether it may have any */
+    PyObject *kv_asked;      /* id of the request that waits as soon as it has blocks; NULL: none */
     uint64_t steps;
     uint64_t resumed_step;   /* the latest step with a resumed request, + 1 */
     uint16_t kv_use;         /* as it was read last */
@@ -56,6 +59,14 @@ void step_read_scheduler(step_reader *r, PyObject *scheduler, tw_step_record *ou
 
 /* The stamp of the first outputs in {client: EngineCoreOutputs}, ns; 0: none. */
 uint64_t step_read_key(step_reader *r, PyObject *outputs);
+
+/* The scheduler asked its KV connector what it has of a request: (tokens, whether they come while the request waits);
+ * tokens None: it is not known yet. */
+void step_note_kv_matched(step_reader *r, PyObject *scheduler, PyObject *request, PyObject *matched, uint64_t now_ns);
+
+/* The request that it asked for last has blocks for so many tokens from elsewhere: where they come while it waits, that
+ * begins. Its end is in the output of a model runner, or its first step. */
+void step_note_kv_loads(step_reader *r, PyObject *scheduler, PyObject *request, PyObject *tokens, uint64_t now_ns);
 
 /* A request was queued. scheduler: its `requests` bound the memory of those that never come into a step. */
 void step_note_queued(step_reader *r, PyObject *scheduler, PyObject *request, uint64_t now_ns);

@@ -209,6 +209,65 @@ TW_TEST(a_first_token_waits_in_the_queue_and_for_its_own_prefill) {
     TW_CHECK_EQ(queued - arrival, of(&parts, TW_DELAY_TRANSPORT));
 }
 
+/* Of a first token: all of its wait. */
+static tw_parts split_of_first(uint64_t arrival, uint64_t key, uint64_t request) {
+    tw_parts parts = {0};
+    TW_REQUIRE(tw_engine_split(ring, NULL, arrival, key, request, 0, &parts));
+    TW_CHECK_EQ(key - arrival, tw_parts_sum(&parts));
+    return parts;
+}
+
+TW_TEST(a_first_token_that_waited_for_remote_kv_was_queued_for_the_rest) {
+    const uint64_t arrival = warm(), request = tw_request_hash("new", 3), queued = now;
+    for (int i = 0; i < 20; ++i) write(decoding());
+    tw_step_event_write(ring, TW_EVENT_KV_WAIT, request, queued + 30 * MS, queued + 50 * MS, 0); /* it is asked, and */
+    for (int i = 0; i < 30; ++i) write(decoding());
+    tw_step_event_write(ring, TW_EVENT_KV_WAIT, tw_request_hash("other", 5), queued, now, 0);
+    tw_step_event_write(ring, TW_EVENT_KV_WAIT, request, queued + 100 * MS, queued + 400 * MS, 0); /* loads */
+    write(decoding());
+    const uint64_t scheduled = now;
+    tw_step_event_write(ring, TW_EVENT_QUEUED, request, queued, scheduled, 0);
+    const uint64_t key = write(decoding());
+    const tw_parts parts = split_of_first(arrival, key, request);
+    TW_CHECK_EQ(320 * MS, of(&parts, TW_DELAY_KV_WAIT));
+    TW_CHECK_EQ(scheduled - queued - 320 * MS, of(&parts, TW_DELAY_QUEUED));
+    TW_CHECK_EQ(key - scheduled, of(&parts, TW_DELAY_OWN_PREFILL));
+    for (uint32_t i = 0; i < parts.n; ++i) TW_CHECK_EQ(TW_MEASURED, parts.part[i].certainty);
+}
+
+TW_TEST(a_preempted_request_that_loads_its_kv_again_waits_for_that) {
+    const uint64_t before = warm(), victim = tw_request_hash("victim", 6);
+    tw_step_event_write(ring, TW_EVENT_PREEMPTED, victim, now + 1, now + 1, 0);
+    const uint64_t loads = now + 100 * MS;
+    uint64_t key = 0;
+    for (int i = 0; i < 40; ++i) key = write(decoding());
+    tw_step_event_write(ring, TW_EVENT_KV_WAIT, victim, loads, loads + 200 * MS, 0);
+    tw_step_event_write(ring, TW_EVENT_RESUMED, victim, now, now, 0);
+    key = write(decoding());
+    const tw_parts parts = split_of(before, key, victim);
+    TW_CHECK_EQ(200 * MS, of(&parts, TW_DELAY_KV_WAIT));
+    TW_CHECK_EQ(tw_parts_sum(&parts) - 200 * MS, of(&parts, TW_DELAY_PREEMPTED));
+}
+
+TW_TEST(a_first_token_s_kv_waits_before_and_after_a_preemption_are_kept_apart) {
+    const uint64_t arrival = warm(), request = tw_request_hash("new", 3), queued = now;
+    for (int i = 0; i < 20; ++i) write(decoding());
+    tw_step_event_write(ring, TW_EVENT_KV_WAIT, request, queued, queued + 50 * MS, 0);
+    const uint64_t scheduled = now;
+    tw_step_event_write(ring, TW_EVENT_QUEUED, request, queued, scheduled, 0);
+    write(decoding());
+    const uint64_t lost = now;
+    tw_step_event_write(ring, TW_EVENT_PREEMPTED, request, lost, lost, 0);
+    for (int i = 0; i < 20; ++i) write(decoding());
+    tw_step_event_write(ring, TW_EVENT_KV_WAIT, request, lost + 10 * MS, lost + 80 * MS, 0);
+    tw_step_event_write(ring, TW_EVENT_RESUMED, request, now, now, 0);
+    const uint64_t key = write(decoding());
+    const tw_parts parts = split_of_first(arrival, key, request);
+    TW_CHECK_EQ(120 * MS, of(&parts, TW_DELAY_KV_WAIT));
+    TW_CHECK_EQ(scheduled - queued - 50 * MS, of(&parts, TW_DELAY_QUEUED));
+    TW_CHECK_EQ(key - lost - 70 * MS, of(&parts, TW_DELAY_PREEMPTED));
+}
+
 TW_TEST(an_eager_step_among_graphs_misses_one) {
     uint64_t before = 0;
     for (int i = 0; i < 100; ++i) {
@@ -276,7 +335,7 @@ TW_TEST(the_parts_of_any_wait_sum_to_its_excess) {
     uint64_t seed = 7, key[KEYS];
     for (int round = 0; round < 400; ++round) {
         for (int i = 0; i < KEYS; ++i) {
-            const tw_step_event_kind kind = (tw_step_event_kind)tw_test_random_below(&seed, 4);
+            const tw_step_event_kind kind = (tw_step_event_kind)tw_test_random_below(&seed, 5);
             if (tw_test_random_below(&seed, 12) == 0)
                 tw_step_event_write(ring, kind, 1 + tw_test_random_below(&seed, 3),
                                     now - tw_test_random_below(&seed, 100 * MS), now, 0);

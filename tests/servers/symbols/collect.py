@@ -47,6 +47,7 @@ class Symbol:
 
 
 _SCHEDULER, _CORE = "vllm/v1/core/sched/scheduler.py", "vllm/v1/engine/core.py"
+_CONNECTOR = "vllm/distributed/kv_transfer/kv_connector/v1/base.py"
 _SGL, _SGL_BATCH = "sglang/srt/managers/scheduler.py", "sglang/srt/managers/schedule_batch.py"
 _CB = tuple(
     f"transformers/generation/{name}.py"
@@ -87,7 +88,24 @@ SYMBOLS: dict[str, tuple[Symbol, ...]] = {
             fields=("req_ids", "num_output_tokens", "resumed_req_ids", "resumed_from_preemption"),
         ),
         Symbol("NewRequestData", ("vllm/v1/core/sched/output.py",), fields=("req_id",)),
-        Symbol("ModelRunnerOutput", ("vllm/v1/outputs.py",), fields=("sampled_token_ids", "cudagraph_stats")),
+        Symbol(
+            "ModelRunnerOutput",
+            ("vllm/v1/outputs.py",),
+            fields=("sampled_token_ids", "cudagraph_stats", "kv_connector_output"),
+        ),
+        Symbol("KVConnectorOutput", ("vllm/v1/outputs.py",), fields=("finished_recving",)),
+        Symbol("Scheduler", (_SCHEDULER,), fields=("connector",)),
+        Symbol("calls", (_SCHEDULER,), "Scheduler", calls="self.connector.get_num_new_matched_tokens("),
+        Symbol("calls", (_SCHEDULER,), "Scheduler", calls="self.connector.update_state_after_alloc("),
+        Symbol("get_num_new_matched_tokens", (_CONNECTOR,), "KVConnectorBase_V1"),
+        Symbol("update_state_after_alloc", (_CONNECTOR,), "KVConnectorBase_V1"),
+        *(
+            Symbol("calls", (f"vllm/v1/worker/{file}",), runner, calls="cudagraph_stats=cudagraph_stats")
+            for runner, file in (
+                ("GPUModelRunner", "gpu_model_runner.py"),
+                ("GPUModelRunner V2", "gpu/model_runner.py"),
+            )
+        ),
         Symbol("Request", ("vllm/v1/request.py",), fields=("request_id", "arrival_time", "num_output_tokens")),
         Symbol("EngineCoreOutputs", ("vllm/v1/engine/__init__.py",), fields=("outputs", "timestamp", "engine_index")),
         Symbol(

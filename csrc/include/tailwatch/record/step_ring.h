@@ -64,7 +64,8 @@ typedef enum tw_step_event_kind {
     TW_EVENT_QUEUED,         /* a request waited for its first step */
     TW_EVENT_PREEMPTED,      /* at from_ns a request lost its place */
     TW_EVENT_RESUMED,        /* at from_ns a preempted request was scheduled again */
-    TW_EVENT_COMPILED        /* the engine compiled a kernel for its device; it belongs to no request */
+    TW_EVENT_COMPILED,       /* the engine compiled a kernel for its device; it belongs to no request */
+    TW_EVENT_KV_WAIT         /* a request that was in no step waited for a KV connector: to load, or to be decided */
 } tw_step_event_kind;
 
 typedef struct tw_step_event {
