@@ -54,11 +54,7 @@ class SchedulerHook:
         module = type(scheduler).__module__
         kind = f"{named(module)}: {module}.{type(scheduler).__qualname__}"
         parts = [part for part in following.parts if not _is_of_none(scheduler, part.name)]
-<<<<<<< HEAD
         methods = dict(_found(scheduler, part) for part in parts)
-=======
-        methods = {part: _method_of(scheduler, part.name) for part in parts}
->>>>>>> n-engine
         missing = [part.name for part, method in methods.items() if method is None and not part.without]
         if missing:
             self._note_once(f"{kind} has no {' and no '.join(missing)}: its steps are not split by cause")

@@ -186,11 +186,7 @@ class Stepping(threading.Thread):
 
     def run(self) -> None:
         while not self.over.wait(0.001):
-<<<<<<< HEAD
-            with tailwatch.step("s"):
-=======
             with self.watch.core.step("s"):  # also after uninstall()
->>>>>>> n-engine
                 self.split = self.watch.core.split_host(_hot.now() - 1000, _hot.now())
             self.stepped.set()
 
@@ -223,13 +219,8 @@ def test_threads_with_steps_are_watched_beside_a_loop(install: Callable[..., tai
         gone = next(thread for thread in steps if thread.native_id in first)
         gone.end()
         steps.append(Stepping(watch))
-<<<<<<< HEAD
         living = {thread.native_id for thread in steps if thread is not gone}
         until(lambda: len(watched()) == 2 and watched() < living, "another thread has the place")
-=======
-        left = {thread.native_id for thread in steps} - {gone.native_id}
-        until(lambda: len(watched()) == 2 and watched() < left)
->>>>>>> n-engine
         assert tailwatch.uninstall() == []
         assert descriptors() == [] and WATCHDOG not in threads()
     finally:

@@ -75,10 +75,7 @@ static void release_steps(CoreObject *core, int track) {
     leave_steps(core, track, 0);
     if (core->host.watchdog != NULL) tw_watchdog_unfollow(core->host.watchdog, (uint32_t)track);
     tw_host_release(host_of(core), (uint32_t)track);
-<<<<<<< HEAD
     close_schedstat(core, (uint32_t)track);
-=======
->>>>>>> n-engine
 }
 
 /* The tracks of step threads that have ended, or of all. */
@@ -106,13 +103,9 @@ void core_follow_steps(CoreObject *core, tw_step_lane *lane) {
         track = tw_host_take_steps(host_of(core), thread);
     }
     lane->followed = track < 0 ? TW_STEP_UNFOLLOWED : track + 1;
-<<<<<<< HEAD
     if (track < 0) return;
     open_schedstat(core, (uint32_t)track, thread);
     follow(core, (uint32_t)track, thread);
-=======
-    if (track >= 0) follow(core, (uint32_t)track, thread);
->>>>>>> n-engine
 }
 
 void loop_clock_begin(loop_clock *clock, CoreObject *core) {

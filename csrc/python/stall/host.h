@@ -54,16 +54,11 @@ static inline void core_step_begins(CoreObject *core, const tw_step *step) {
 static inline void core_step_ends(CoreObject *core, const tw_step *step, uint64_t now_ns, int learns) {
     tw_step_lane *lane = &core->steps.stepper.lane[step->lane];
     if (lane->followed <= 0 || lane->thread != step->thread || lane->track.open != 0) return;
-<<<<<<< HEAD
     tw_host_track *track = &core->segment->host.track[lane->followed - 1];
     if (now_ns - tw_load(&track->point_ns) >= TW_POINT_EVERY_NS)
         tw_host_point_now(&core->segment->host, (uint32_t)lane->followed - 1);
     if (learns) lane->usual_ns = tw_host_usual_step(lane->usual_ns, now_ns - step->start_ns);
     tw_host_step_ends(track, now_ns, lane->usual_ns);
-=======
-    if (learns) lane->usual_ns = tw_host_usual_step(lane->usual_ns, now_ns - step->start_ns);
-    tw_host_step_ends(&core->segment->host.track[lane->followed - 1], now_ns, lane->usual_ns);
->>>>>>> n-engine
 }
 
 /* All begins anew; in a fork child the parent's watchdog is not there. */

@@ -51,19 +51,12 @@ typedef enum {
     AROUND_FINISH,
     AROUND_KV_MATCHED,        /* of its KV connector */
     AROUND_KV_LOADS,
-<<<<<<< HEAD
     AROUND_SEND,              /* tokens of the update that goes on leave the process */
-=======
->>>>>>> n-engine
     AROUNDS
 } around_what;
 static const char *const around_names[] = {"schedule", "dispatch", "get_grammar_bitmask", "update_from_output",
                                            "process_result", "await_result", "add_request", "finish_requests",
-<<<<<<< HEAD
                                            "get_num_new_matched_tokens", "update_state_after_alloc", "send"};
-=======
-                                           "get_num_new_matched_tokens", "update_state_after_alloc"};
->>>>>>> n-engine
 /* What goes on once it is entered, of parts of a step. */
 static const tw_step_part around_parts[] = {TW_PART_SCHEDULE, TW_PART_DISPATCH, TW_PART_GRAMMAR, TW_PART_UPDATE,
                                             TW_PART_WAIT, TW_PART_WAIT};
@@ -235,13 +228,8 @@ static void leave(AroundObject *self, PyObject *args, PyObject *kwargs, PyObject
                             argument(args, kwargs, 1, "model_runner_output"), result, 0};
         leave_update(self->steps, &a, entered, now);
     } else if (is_part(self->what)) {
-<<<<<<< HEAD
         leave_rest(self, result, entered, now);
-    } else if (self->what == AROUND_KV_MATCHED || self->what == AROUND_KV_LOADS) {
-=======
-        leave_rest(self, result, now);
     } else if (is_of_kv(self->what)) {
->>>>>>> n-engine
         leave_kv(self, args, kwargs, result, now);
     } else {
         leave_request(self, argument(args, kwargs, 0, self->what == AROUND_ADD ? "request" : "request_ids"), now);

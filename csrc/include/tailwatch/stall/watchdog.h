@@ -2,13 +2,8 @@
  * what they run, what they sleep in, which thread holds the lock.
  *
  * While no stream is in flight it sleeps without a timer. Else it wakes each 10 ms, each 2 ms while a loop has been
-<<<<<<< HEAD
  * busy for more than 4 ms, or a step goes on beyond its limit, and takes samples of that: spaced wider and wider, and no
  * more CPU time than half a percent of a core: beyond that it only counts. Its own lateness is recorded too.
-=======
- * busy for more than 4 ms, or a step goes on beyond its limit, and takes samples of that: spaced wider and wider, and no more CPU time than half a percent of
- * a core: beyond that it only counts. Its own lateness is recorded too.
->>>>>>> n-engine
  *
  * Thread rule: start, follow, unfollow and stop under the GIL; call from any thread. The thread itself takes no lock
  * but its own, and allocates nothing.
