@@ -86,8 +86,8 @@ class AutoPolicy:
         pauses, hook = list(self._pauses()), self._hook
         if self._at is None:
             self._at = self._since = now
-        freezes, self._freezes = self._freezes, len(hook.state.done)
-        if any(freeze.reason in ONCE for freeze in hook.state.done[freezes:]):
+        new, self._freezes = hook.state.made - self._freezes, hook.state.made
+        if new > 0 and any(freeze.reason in ONCE for freeze in hook.state.done[-new:]):
             pauses = []
         self._now.add(now - self._at, pauses)
         self._at = now

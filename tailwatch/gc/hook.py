@@ -32,6 +32,8 @@ WARM_PATIENCE_SECONDS = 600.0
 # would make a full collection. After each doubling all objects are examined, so frozen garbage stays bounded.
 GROWN_SHARE, GROWN_LEAST = 5, 50_000
 
+KEPT_FREEZES = 64  # the last; there may be one a minute for as long as the process lives
+
 # CPython 3.12 books its immortal containers as frozen, at start and with each collection (375 in 3.12.1), where
 # gc.freeze() was not called. A heap frozen on purpose is larger.
 INTERPRETER_FROZEN = 1000
@@ -66,7 +68,10 @@ class Freeze:
 
 @dataclass(slots=True)
 class FreezeState:
-    """Where the policy stands: done at start-up, done after warm-up, or still waiting for a moment without streams."""
+    """Where the policy stands: done at start-up, done after warm-up, or still waiting for a moment without streams.
+
+    done: the last KEPT_FREEZES freezes. made: how many there were.
+    """
 
     startup_done: bool = False
     warm_at: float | None = None  # when the warm-up requests were seen to have come (monotonic seconds)
@@ -74,6 +79,7 @@ class FreezeState:
     freezing: bool = False  # on another thread, as readers see it meanwhile
     gave_up: bool = False
     done: list[Freeze] = field(default_factory=list)
+    made: int = 0
 
 
 class GCHook:
@@ -210,6 +216,8 @@ class GCHook:
             paused_ns = self.core.policy_end()
         result = Freeze((paused_ns or 0) / 1e9, collected, unfreeze, reason)
         self.state.done.append(result)
+        self.state.made += 1
+        del self.state.done[:-KEPT_FREEZES]
         self.core.count_freeze()
         if self.policy == "idle" and self._attached:
             self.idle_gc.engage()

@@ -184,6 +184,22 @@ def test_freezes_at_the_start_are_no_cost(hook: GCHook) -> None:
     assert clock.auto.measured["freeze"] < WORTH_SECONDS
 
 
+def test_a_heap_that_is_frozen_again_and_again_keeps_the_last_freezes(
+    hook: GCHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heap whose objects are soon replaced is frozen about once a minute, for as long as the server lives."""
+    monkeypatch.setattr("tailwatch.gc.hook.KEPT_FREEZES", 3)
+    clock = Clock(hook)
+    for _ in range(5):
+        hook.freeze(reason="growth")
+    clock.run(1, SHORT)
+    hook.freeze(reason="warm-up")
+    clock.run(1, 2.0)  # of the freeze after warm-up, which is no cost
+    clock.run(LEARNING_SECONDS, SHORT)
+    assert [freeze.reason for freeze in hook.state.done] == ["growth", "growth", "warm-up"] and hook.state.made == 6
+    assert clock.auto.measured["freeze"] < WORTH_SECONDS
+
+
 @needs_slices
 def test_a_self_test_that_fails_ends_the_trial_for_good(hook: GCHook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hook.idle_gc, "_prove", lambda: "proof")
