@@ -1,5 +1,5 @@
-"""Processes that streams of another process wait for: their watchdog runs while these are in flight, so that an engine or
-a worker that was stopped is seen to have been."""
+"""Processes that streams of another one wait for: their watchdog runs while these are in flight, so that an engine or a
+worker that was stopped is seen to have been."""
 
 from __future__ import annotations
 
