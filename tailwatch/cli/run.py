@@ -55,6 +55,7 @@ _PASSED_ON = (
 _IGNORED_BY_PYTHON = ("SIGPIPE", "SIGXFSZ")
 _LOOK_SECONDS, _LOOK_EARLY_SECONDS, _EARLY_LOOKS, _TRAFFIC_SECONDS = 2.0, 0.5, 20, 60.0
 _FROM_THE_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C reached the whole foreground process group, the command with it
+_elsewhere: list[int] = []  # signals that a thread of other code took: a sitecustomize or a .pth file may start one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -188,11 +189,15 @@ def _signals_held() -> Iterator[set[int]]:
     status stands. Gives the mask from before, the command's."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, a child's exit status is lost
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _held())
+    ours = [number for number in _numbers(_PASSED_ON) if signal.getsignal(number) is not signal.SIG_IGN]
+    handlers = {number: signal.signal(number, lambda number, frame: _elsewhere.append(number)) for number in ours}
     try:
         yield {int(number) for number in before}
     finally:
         while signal.sigtimedwait(_held() - before, 0) is not None:
             pass
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -313,23 +318,31 @@ def _numbers(names: Iterable[str]) -> set[int]:
 def _wait(pid: int, signals: Iterable[int], traffic: UnseenTraffic | None) -> int:
     while True:
         received = _next(signals, traffic)
-        if received.si_signo == signal.SIGCHLD:
+        if received is None or received.si_signo == signal.SIGCHLD:  # None: another thread may have taken a SIGCHLD
             status = _reap(pid)
             if status is not None:
                 return SIGNALLED + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         elif received.si_code != _FROM_THE_TERMINAL:
-            if traffic is not None and traffic.looks:
-                traffic.turn()  # the command may end at once
-            os.kill(pid, received.si_signo)
+            _pass_on(pid, received.si_signo, traffic)
+        while _elsewhere:
+            if (number := _elsewhere.pop(0)) != signal.SIGINT:  # which is the terminal's, as a rule
+                _pass_on(pid, number, traffic)
 
 
-def _next(signals: Iterable[int], traffic: UnseenTraffic | None) -> signal.struct_siginfo:
-    while traffic is not None and traffic.looks:
-        received = signal.sigtimedwait(signals, traffic.pause)
-        if received is not None:
-            return received
+def _pass_on(pid: int, number: int, traffic: UnseenTraffic | None) -> None:
+    if traffic is not None and traffic.looks:
+        traffic.turn()  # the command may end at once
+    os.kill(pid, number)
+
+
+def _next(signals: Iterable[int], traffic: UnseenTraffic | None) -> signal.struct_siginfo | None:
+    """None: none came for a while."""
+    if traffic is None or not traffic.looks:
+        return signal.sigtimedwait(signals, _LOOK_SECONDS)
+    received = signal.sigtimedwait(signals, traffic.pause)
+    if received is None:
         traffic.turn()
-    return signal.sigwaitinfo(signals)
+    return received
 
 
 def _reap(pid: int) -> int | None:

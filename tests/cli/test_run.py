@@ -690,3 +690,30 @@ def test_under_an_old_python_one_sentence_gives_the_reason(interpreter: Path, tm
     done = run("--", str(interpreter), "-c", code, PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (0, "theirs\n"), done.stderr
     assert len(re.findall(r"CPython 3\.10 or later; .*\b3\.", done.stderr)) == 1
+
+
+TAKEN = """
+import os, signal, sys, threading
+from tailwatch.cli import run
+go = threading.Event()
+def take():
+    go.wait()
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+threading.Thread(target=take, daemon=True).start()
+with run._signals_held() as mask:
+    pid = run._spawn(sys.argv[1:], dict(os.environ), mask)
+    if sys.argv[1] == "true":
+        signal.sigwait({signal.SIGCHLD})
+    else:
+        go.set()
+    print(run._wait(pid, run._held(), None))
+"""
+
+
+@pytest.mark.parametrize(("command", "status"), [(["true"], 0), (["sleep", "1000"], 128 + signal.SIGTERM)])
+def test_signals_that_another_thread_takes_are_not_lost(command: list[str], status: int) -> None:
+    """A thread that a sitecustomize or a .pth file has started: the end of the command is seen, SIGTERM passed on."""
+    done = subprocess.run(
+        [sys.executable, "-c", TAKEN, *command], env=environment(), capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout == f"{status}\n", done.stderr
