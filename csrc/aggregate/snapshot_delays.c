@@ -4,6 +4,7 @@
 #include "tailwatch/base/atomic.h"
 #include "base/tw_malloc.h"
 #include "record/word_sums.h"
+#include "tailwatch/attribute/engine_split.h"
 #include "tailwatch/record/slow_gaps.h"
 
 #include <errno.h>
@@ -79,7 +80,7 @@ static void shares_rename(tw_snapshot *s, const tw_segment *g, tw_slow_record *r
 /* A number of a segment's names becomes one of the snapshot's. */
 static uint32_t name_take(tw_snapshot *s, const tw_segment *g, uint32_t number) {
     char name[TW_NAME_TEXT];
-    tw_name_copy(&g->host.names, number, name, sizeof name);
+    tw_engine_name_copy(&g->step_ring, &g->host, number, name, sizeof name);
     return tw_name_intern(s->names, name, strlen(name));
 }
 

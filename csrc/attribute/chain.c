@@ -123,8 +123,10 @@ static served engine_of(const explained *e) {
 /* A name of the engine's process becomes one of this segment's. */
 static void add_engine_part(explained *e, const tw_segment *engine, uint32_t source, tw_part part) {
     char name[TW_NAME_TEXT];
-    tw_engine_name_copy(&engine->step_ring, &engine->host, part.name, name, sizeof name);
-    part.name = tw_name_intern(&e->g->host.names, name, strlen(name));
+    if (engine != e->g) {
+        tw_engine_name_copy(&engine->step_ring, &engine->host, part.name, name, sizeof name);
+        part.name = tw_engine_name_put(&e->g->step_ring, &e->g->host, part.name, name);
+    }
     if (part.detail_kind == TW_DETAIL_HOLDER) {
         tw_name_copy(&engine->host.names, (uint32_t)part.detail, name, sizeof name);
         part.detail = tw_name_intern(&e->g->host.names, name, strlen(name));

@@ -1,6 +1,7 @@
 #include "tailwatch/attribute/engine_split.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/arithmetic.h"
 #include "record/word_sums.h"
@@ -12,6 +13,11 @@ void tw_engine_name_copy(const tw_step_ring *ring, const tw_host *host, uint32_t
     else if (name & TW_NAME_IS_STEP_PART)
         snprintf(to, size, "%s", tw_step_part_name((int)(name & ~TW_NAME_IS_STEP_PART)));
     else tw_name_copy(&host->names, name, to, size);
+}
+
+uint32_t tw_engine_name_put(tw_step_ring *ring, tw_host *host, uint32_t like, const char *name) {
+    if (like & TW_NAME_IS_REQUEST) return tw_request_name_write(ring, name, strlen(name)) | TW_NAME_IS_REQUEST;
+    return tw_name_intern(&host->names, name, strlen(name));
 }
 
 /* ---- the steps between two stamps ---- */

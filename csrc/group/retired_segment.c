@@ -9,6 +9,7 @@
 
 #include "tailwatch/base/atomic.h"
 #include "base/tw_malloc.h"
+#include "tailwatch/attribute/engine_split.h"
 #include "tailwatch/record/slow_gaps.h"
 #include "record/word_sums.h"
 
@@ -164,8 +165,8 @@ static int slow_compare(const void *left, const void *right) {
 
 static void part_rename(tw_segment *sum, const tw_segment *from, tw_part *part) {
     char name[TW_NAME_TEXT];
-    tw_name_copy(&from->host.names, part->name, name, sizeof name);
-    part->name = tw_name_intern(&sum->host.names, name, strlen(name));
+    tw_engine_name_copy(&from->step_ring, &from->host, part->name, name, sizeof name);
+    part->name = tw_engine_name_put(&sum->step_ring, &sum->host, part->name, name);
     if (part->detail_kind == TW_DETAIL_HOLDER) {
         tw_name_copy(&from->host.names, (uint32_t)part->detail, name, sizeof name);
         part->detail = tw_name_intern(&sum->host.names, name, strlen(name));

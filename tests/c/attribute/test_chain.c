@@ -1,7 +1,9 @@
 /* A wait explained by its chain: what the engine's processes were kept by is charged before its steps are. */
 #include "tailwatch/attribute/chain.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "segment_tools.h"
 #include "tailwatch/attribute/engine_split.h"
@@ -187,4 +189,35 @@ TW_TEST(the_usual_wait_for_a_cpu_is_no_cause) {
     const tw_parts p = explain(k0, k1);
     TW_CHECK_EQ(0, part_of(&p, TW_DELAY_CPU, OF_ENGINE));
     TW_CHECK_NEAR(10e6, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE), 0.5e6);
+}
+
+/* ---- names ---- */
+
+static uint64_t step_with_prefill_of(const char *request) {
+    tw_step_ring *ring = &of[OF_ENGINE]->step_ring;
+    tw_step_record s = {.requests = 5, .decode_requests = 4, .decode_tokens = 4, .prefill_requests = 1,
+                        .prefill_tokens = 900, .prefill_most = 900};
+    s.prefill_name = tw_request_name_write(ring, request, strlen(request));
+    s.part[TW_PART_WAIT] = units(STEP + 90 * MS);
+    now += STEP + 90 * MS;
+    s.update_ns = s.done_ns = now;
+    s.key_ns = now;
+    tw_step_write(ring, &s);
+    return s.key_ns;
+}
+
+TW_TEST(requests_that_delay_others_leave_room_for_other_names) {
+    char request[40] = "", name[TW_NAME_TEXT] = "";
+    uint64_t k0 = warm();
+    for (int i = 0; i < 2000; ++i) {
+        snprintf(request, sizeof request, "chatcmpl-%d", i);
+        const uint64_t k1 = step_with_prefill_of(request);
+        const tw_parts p = explain(k0, k1);
+        TW_REQUIRE(p.n > 0 && p.part[0].cause == TW_DELAY_PREFILL);
+        tw_engine_name_copy(&of[API]->step_ring, &of[API]->host, p.part[0].name, name, sizeof name);
+        TW_CHECK_STR(request, name);
+        k0 = k1;
+    }
+    TW_CHECK_EQ(0, of[API]->host.names.overflow);
+    TW_CHECK(of[API]->host.names.claimed < 10);
 }

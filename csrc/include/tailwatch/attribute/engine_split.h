@@ -35,6 +35,10 @@ TW_BEGIN_C
 /* Copies the name of a part, of whichever kind, at most size bytes with its NUL. host, ring: of the process it is of. */
 void tw_engine_name_copy(const tw_step_ring *ring, const tw_host *host, uint32_t name, char *to, size_t size);
 
+/* Keeps a name that has such a number in another process: those of requests and kernels, of which there are ever more, in
+ * the ring of these, others in the table of names. Returns its number here. The segment's single writer. */
+uint32_t tw_engine_name_put(tw_step_ring *ring, tw_host *host, uint32_t like, const char *name);
+
 /* The step whose outputs carry the stamp key_ns: its running number. false: no step that is kept does; the wait is
  * not joined. */
 bool tw_engine_join(const tw_step_ring *ring, uint64_t key_ns, uint64_t *number);
