@@ -143,17 +143,18 @@ typedef struct held {
 } held;
 
 static void add_held(explained *e, held *h, const tw_segment *segment, uint32_t source) {
+    uint64_t seen[TW_DELAYS] = {0};
     tw_parts parts = {0};
-    tw_host_held(&segment->host, h->from_ns, h->to_ns, &parts);
+    tw_host_held(&segment->host, &segment->pause, h->from_ns, h->to_ns, &parts);
     for (uint32_t i = 0; i < parts.n; ++i) {
         tw_part part = parts.part[i];
-        uint64_t *before = &h->by_cause[part.cause];
-        const uint64_t whole = part.ns;
-        part.ns = least(since(whole, *before), h->left_ns);
-        *before = most(*before, whole);
+        const uint64_t before = h->by_cause[part.cause], upto = seen[part.cause] + part.ns;
+        part.ns = least(since(upto, before) - since(seen[part.cause], before), h->left_ns);
+        seen[part.cause] = upto;
         h->left_ns -= part.ns;
         if (part.ns > 0) add_engine_part(e, segment, source, part);
     }
+    for (int cause = 0; cause < TW_DELAYS; ++cause) h->by_cause[cause] = most(h->by_cause[cause], seen[cause]);
 }
 
 /* The engine, and the processes that work for it. Returns its sum, at most beyond_ns. */
@@ -181,21 +182,23 @@ static void add_engine(explained *e, const served *s, uint64_t k0, uint64_t typi
         if (parts.part[i].cause != TW_DELAY_UNEXPLAINED) add_engine_part(e, s->segment, s->source, parts.part[i]);
 }
 
-/* What the engine sends late, because its process was stopped or its threads waited for the interpreter lock: of what
- * the way here took beyond before_ns. Returns its sum. */
-static uint64_t add_held_on_the_way(explained *e, const served *s, uint64_t from, uint64_t to, uint64_t before_ns) {
-    const uint64_t beyond = since(since(to, from), before_ns);
-    held h = {to - beyond, to, beyond, {0}};
+/* What the engine sends late, because its process was stopped or its threads waited for the interpreter lock: at most
+ * left_ns of [from, to]. Returns its sum. */
+static uint64_t add_held_on_the_way(explained *e, const served *s, uint64_t from, uint64_t to, uint64_t left_ns) {
+    held h = {from, to, left_ns, {0}};
     h.by_cause[TW_DELAY_CPU] = h.by_cause[TW_DELAY_THROTTLED] = UINT64_MAX; /* of the thread with steps alone */
     if (s->segment != NULL && s->segment != e->g) add_held(e, &h, s->segment, s->source);
-    return beyond - h.left_ns;
+    return left_ns - h.left_ns;
 }
 
 /* By how much a segment of the chain is longer than before_ns, which is that of the token before, and what paused
- * elsewhere: the last of it is what the host did, what is left of that is cause. */
-static void add_segment(explained *e, uint64_t from, uint64_t to, uint64_t before_ns, int cause) {
+ * elsewhere: the last of it is what the host did; of what is left is what kept the engine, where that sends (else NULL),
+ * and the rest is cause. */
+static void add_segment(explained *e, const served *sends, uint64_t from, uint64_t to, uint64_t before_ns, int cause) {
     const uint64_t beyond = since(since(to, from), before_ns);
-    add(e, cause, TW_MEASURED, 0, add_host(e, to - beyond, to, true, cause));
+    uint64_t left = add_host(e, to - beyond, to, true, cause);
+    if (sends != NULL) left -= add_held_on_the_way(e, sends, to - beyond, to, left);
+    add(e, cause, TW_MEASURED, 0, left);
 }
 
 static void explain_by_chain(explained *e, const tw_charge *d) {
@@ -204,12 +207,12 @@ static void explain_by_chain(explained *e, const tw_charge *d) {
     const bool first = b == NULL;
     const served s = engine_of(e);
     if (first) b = &none;
+    const uint64_t way_ns = since(b->recv_ns, b->key_ns) + d->passing_ns;
+    const uint64_t output_ns = since(b->processed_ns, b->recv_ns), own_ns = since(e->w->from_ns, b->processed_ns);
     add_engine(e, &s, first ? e->w->from_ns + e->w->accept_ns : b->key_ns, first ? 0 : e->w->typical_ns, d);
-    uint64_t way_ns = since(b->recv_ns, b->key_ns) + d->passing_ns;
-    way_ns += add_held_on_the_way(e, &s, t->key_ns, t->recv_ns, way_ns);
-    add_segment(e, t->key_ns, t->recv_ns, way_ns, TW_DELAY_TRANSPORT);
-    add_segment(e, t->recv_ns, t->processed_ns, since(b->processed_ns, b->recv_ns), TW_DELAY_OUTPUT);
-    add_segment(e, t->processed_ns, e->w->to_ns, first ? 0 : since(e->w->from_ns, b->processed_ns), TW_DELAY_OWN_CODE);
+    add_segment(e, &s, t->key_ns, t->recv_ns, way_ns, TW_DELAY_TRANSPORT);
+    add_segment(e, NULL, t->recv_ns, t->processed_ns, output_ns, TW_DELAY_OUTPUT);
+    add_segment(e, NULL, t->processed_ns, e->w->to_ns, first ? 0 : own_ns, TW_DELAY_OWN_CODE);
 }
 
 /* ---- the sum ---- */

@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include "base/arithmetic.h"
+#include "tailwatch/base/clock.h"
 #include "record/word_sums.h"
 
 #define SPLIT_EVENTS TW_STEP_EVENTS
+#define EVENTS_LATE_NS (2 * TW_NS_PER_SECOND) /* events end in order, but for so much */
 
 void tw_engine_name_copy(const tw_step_ring *ring, const tw_host *host, uint32_t name, char *to, size_t size) {
     if (name & TW_NAME_IS_REQUEST) tw_request_name_copy(ring, name & ~TW_NAME_IS_REQUEST, to, size);
@@ -70,7 +72,8 @@ static own_events find_events(split *s) {
     tw_step_event event;
     const uint64_t head = tw_load_acquire(&s->ring->event_head);
     for (uint64_t n = head; n > since(head, SPLIT_EVENTS); --n) {
-        if (!tw_step_event_read(s->ring, n - 1, &event) || event.to_ns < s->k0) break;
+        if (!tw_step_event_read(s->ring, n - 1, &event) || event.to_ns + EVENTS_LATE_NS < s->k0) break;
+        if (event.to_ns < s->k0) continue;
         if (event.what == TW_EVENT_COMPILED) add_compiled(s, &event);
         if (event.request == 0 || event.request != s->request || event.from_ns > s->k1) continue;
         if (event.what == TW_EVENT_PREEMPTED || event.what == TW_EVENT_RESUMED) {

@@ -326,7 +326,17 @@ static uint64_t run_delay_beyond(const tw_host_track *t, uint64_t from_ns, uint6
     return since(u.run_delay_ns, usual);
 }
 
-void tw_host_held(const tw_host *host, uint64_t from_ns, uint64_t to_ns, tw_parts *out) {
+/* What a process paused in an interval: its threads waited for the interpreter lock then, or for a CPU. */
+static uint64_t paused_in(const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns) {
+    tw_overlap overlap;
+    uint64_t paused = 0;
+    if (tw_pause_quiet_since(pauses, from_ns)) return 0;
+    tw_pause_overlap(pauses, from_ns, to_ns, &overlap);
+    for (int cause = 0; cause < TW_CAUSES; cause++) paused += overlap.by_cause[cause];
+    return paused;
+}
+
+void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns, tw_parts *out) {
     const uint32_t track = step_track(host);
     const split s = {host, NULL, track, {0, 0}, out};
     findings f = {.from_ns = from_ns, .to_ns = to_ns, .track = track < TW_TRACKS ? track : TW_ALL_TRACKS};
@@ -335,7 +345,8 @@ void tw_host_held(const tw_host *host, uint64_t from_ns, uint64_t to_ns, tw_part
     find_in(&f, &host->by_loop);
     add_plain(&s, TW_DELAY_STOPPED, f.stopped_ns);
     if (track == TW_TRACKS) return;
-    const uint64_t delayed = run_delay_beyond(&host->track[track], from_ns, to_ns);
+    const uint64_t paused = paused_in(pauses, from_ns, to_ns);
+    const uint64_t delayed = since(run_delay_beyond(&host->track[track], from_ns, to_ns), paused);
     if (delayed >= TW_SPAN_LEAST_NS) split_run_delay(&s, &f, delayed);
-    deal(&s, &f, TW_SPAN_GIL, TW_SPAN_GIL, since(sum_of(&f, TW_SPAN_GIL, TW_SPAN_GIL), delayed), 0);
+    deal(&s, &f, TW_SPAN_GIL, TW_SPAN_GIL, since(sum_of(&f, TW_SPAN_GIL, TW_SPAN_GIL), paused), 0);
 }

@@ -94,7 +94,10 @@ def device(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     steps = [engine.graphs for engine in snapshot.engines if sum(engine.graphs.values())]
     if steps and all({name for name, count in graphs.items() if count} == {"unknown"} for graphs in steps):
         detail += " Whether steps ran without a CUDA graph is not known."
-        advice = "vllm serve --cudagraph-metrics (0.13 and later): steps without a CUDA graph then have their own cause"
+        advice = (
+            "in vLLM (0.13 and later) --cudagraph-metrics: steps without a CUDA graph then have their own cause; "
+            "elsewhere a profile of the device: tailwatch.profile(), nsys profile"
+        )
     else:
         advice = "a profile of the device: tailwatch.profile(), nsys profile"
     return Finding("device", "medium", title, detail, advice, lost)

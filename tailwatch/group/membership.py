@@ -44,6 +44,7 @@ class GroupMember:
         self._warned_file = False
         self._save_at = 0.0
         self._opened_before = 0
+        self._works = False
         self._lock = threading.Lock()  # held while the others' segments are read: they stay mapped
 
     @property
@@ -141,8 +142,14 @@ class GroupMember:
         return any(each.lives and each.policy.freezes and each.role == "api" for each in self.take().processes)
 
     def works_for_streams(self) -> bool:
-        """Whether streams of other processes of the group are in flight that may wait for this one."""
-        return self.joined and delays_streams(self._role) and self.load()[0] > 0
+        """Whether streams of other processes of the group are in flight that may wait for this one, as of the last look
+        at it."""
+        if self.joined and delays_streams(self._role) and self._lock.acquire(blocking=False):
+            try:
+                self._works = self._core.load()[0] > 0
+            finally:
+                self._lock.release()
+        return self._works
 
     def engines_are_ready(self) -> bool:
         """Whether all processes that tokens pass through have made their first freeze, where they are to make one."""

@@ -6,8 +6,8 @@ from collections import Counter
 
 THREADS = """
 import gc, threading, tailwatch
-watch = tailwatch.install(gc="observe")
 gc.disable()
+watch = tailwatch.install(gc="observe")
 start = threading.Barrier(4)
 def work(number):
     start.wait()

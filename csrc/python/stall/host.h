@@ -31,8 +31,8 @@ void loop_clock_wakes(const loop_clock *clock, uint64_t now_ns);
 /* It has the GIL again, which it waited for since since_ns. Under the GIL. */
 void loop_clock_has_gil(const loop_clock *clock, uint64_t since_ns, uint64_t now_ns);
 
-/* A stream was opened: the watchdog may sleep. */
-static inline void core_stream_opened(CoreObject *core) {
+/* A stream was opened, or a step that streams waited for has ended: the watchdog may sleep. */
+static inline void core_wake_watchdog(CoreObject *core) {
     if (core->host.watchdog != NULL && tw_watchdog_sleeps(core->host.watchdog)) tw_watchdog_call(core->host.watchdog);
 }
 
@@ -57,7 +57,10 @@ static inline void core_step_ends(CoreObject *core, const tw_step *step, uint64_
     tw_host_track *track = &core->segment->host.track[lane->followed - 1];
     if (now_ns - tw_load(&track->point_ns) >= TW_POINT_EVERY_NS)
         tw_host_point_now(&core->segment->host, (uint32_t)lane->followed - 1);
-    if (learns) lane->usual_ns = tw_host_usual_step(lane->usual_ns, now_ns - step->start_ns);
+    if (learns) {
+        lane->usual_ns = tw_host_usual_step(lane->usual_ns, now_ns - step->start_ns);
+        core_wake_watchdog(core);
+    }
     tw_host_step_ends(track, now_ns, lane->usual_ns);
 }
 

@@ -163,6 +163,33 @@ TW_TEST(the_engine_s_wait_for_the_interpreter_lock_has_its_holder) {
     TW_CHECK_STR("compile_schema", name);
 }
 
+static void wait_for_gil(uint64_t from, uint64_t to, const char *in) {
+    tw_host *host = &of[OF_ENGINE]->host;
+    const tw_host_span s = {0, from, to, tw_span_what(TW_SPAN_GIL, 0, TW_SAMPLED),
+                            tw_name_intern(&host->names, in, strlen(in)), 0, {0, 0}};
+    tw_span_add(&host->by_watchdog, &s);
+}
+
+TW_TEST(all_places_that_waited_for_the_interpreter_lock_count) {
+    (void)thread_with_steps();
+    const uint64_t k0 = warm(), k1 = step(120 * MS);
+    wait_for_gil(k1 - 115 * MS, k1 - 75 * MS, "schedule");
+    wait_for_gil(k1 - 75 * MS, k1 - 35 * MS, "update_from_output");
+    wait_for_gil(k1 - 35 * MS, k1 - 5 * MS, "process_input");
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(110 * MS, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
+}
+
+TW_TEST(a_pause_is_no_wait_for_the_interpreter_lock) {
+    (void)thread_with_steps();
+    const uint64_t k0 = warm(), k1 = step(120 * MS);
+    tw_pause_begin(&of[OF_ENGINE]->pause, TW_CAUSE_GC2, k1 - 110 * MS);
+    tw_pause_end(&of[OF_ENGINE]->pause, k1 - 30 * MS, NULL, NULL);
+    wait_for_gil(k1 - 110 * MS, k1 - 10 * MS, "schedule"); /* 20 ms more */
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
+}
+
 TW_TEST(waits_for_a_cpu_count_beyond_the_usual) {
     tw_host_track *t = thread_with_steps();
     uint64_t delay = 0, k0 = 0;
