@@ -194,9 +194,9 @@ def largest_of(gap: SlowGap, count: int) -> list[str]:
 
 def account(found: Round, plants: list[Plant]) -> dict[str, Any]:
     """Of the late tokens that the plants explain. first: the share whose largest cause is of a plant; named: whose
-    function is; explained: of their lateness, but for ``device`` where that is not the plant's; charged: to the
-    plants' causes, and to waits for a CPU, over what the plants' logs have of it; both: the share in which the two largest causes are those of the
-    two plants."""
+    function is; explained: of their lateness, but for ``device`` where that is not the plant's; charged: to the plants'
+    causes, and to waits for a CPU, over what the plants' logs have of it; both: the share in which the two largest
+    causes are those of the two plants."""
     causes = [plant.causes for plant in plants]
     own = {cause for each in causes for cause in each}
     tokens = [
