@@ -175,6 +175,7 @@ static void add_engine(explained *e, const served *s, uint64_t k0, uint64_t typi
     uint64_t accounted_ns = typical_ns + add_own_work(e, k1);
     if (s->segment == NULL) return;
     for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i) accounted_ns += d->delay[i / TW_CAUSES][i % TW_CAUSES];
+    accounted_ns += d->beyond_ns;
     accounted_ns -= d->passing_ns;
     accounted_ns += add_held_in_steps(e, s, k0, since(since(k1, k0), accounted_ns));
     e->joined = tw_engine_split(&s->segment->step_ring, &s->segment->host, k0, k1, e->w->request, accounted_ns, &parts);

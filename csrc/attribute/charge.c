@@ -91,11 +91,12 @@ static void passing(const tw_charge *d, const tw_segment *g, tw_served_by by, ui
 }
 
 /* Pauses before the token was ready, at most ns of them. Those of the own process count where it may be the engine;
- * those of processes behind the engine where it is not known when it was done. */
+ * those of processes behind the engine where it is not known when it was done. Those of the engine may lie before the
+ * gap: a token before this one had that part of the wait. */
 static void add_before(tw_charge *d, const tw_segment *g, tw_served_by by, bool by_engine, uint64_t from, uint64_t to,
                        uint64_t ns) {
     tw_overlap_by_source before, behind;
-    if (from >= to || ns == 0) return;
+    if (from >= to || (ns == 0 && !by_engine)) return;
     overlap_in(d, g, by, from, to, &before);
     if (tw_engine_is_elsewhere(g, by))
         for (int cause = 0; cause < TW_CAUSES; ++cause) take_out(&before, 0, cause, UINT64_MAX);
@@ -105,13 +106,15 @@ static void add_before(tw_charge *d, const tw_segment *g, tw_served_by by, bool 
             take_out(&before, i / TW_CAUSES, (int)(i % TW_CAUSES), behind.overlap_ns[i / TW_CAUSES][i % TW_CAUSES]);
     }
     add_share(d, by_engine, &before, ns);
+    d->beyond_ns = by_engine ? since(before.total_ns, ns) : 0;
 }
 
-/* What paused between the engine and this process while the token was on its way. */
-static void add_passing(tw_charge *d, const tw_segment *g, tw_served_by by, const tw_ready *ready) {
+/* What paused between the engine and this process while the token was on its way, from from_ns on: several tokens of a
+ * stream may be on their way in one pause, and each gap has its own part of it. */
+static void add_passing(tw_charge *d, const tw_segment *g, tw_served_by by, uint64_t from_ns, const tw_ready *ready) {
     tw_overlap_by_source behind;
     if (ready->recv_ns == 0) return;
-    passing(d, g, by, ready->hi_ns, ready->recv_ns, &behind);
+    passing(d, g, by, from_ns, ready->recv_ns, &behind);
     add_share(d, true, &behind, UINT64_MAX);
     d->passing_ns = behind.total_ns;
 }
@@ -124,8 +127,9 @@ static void split_by_chain(const tw_segment *g, tw_served_by by, uint64_t from, 
     uint64_t own = 0;
     add_own(d, true, g, hi, to);
     if (elsewhere && base != 0) own = add_own(d, false, g, most(lo, base), hi);
-    if (elsewhere) add_passing(d, g, by, ready);
-    if (ready->by_engine && elsewhere) add_before(d, g, by, true, ready->engine_from_ns, hi, UINT64_MAX);
+    if (elsewhere) add_passing(d, g, by, hi, ready);
+    if (ready->by_engine && elsewhere)
+        add_before(d, g, by, true, ready->engine_from_ns, least(ready->hi_ns, to), since(to - from, d->delay_ns));
     else if (base != 0) add_before(d, g, by, false, from, hi, since(since(hi, base), own));
 }
 
@@ -179,7 +183,7 @@ void tw_charge_first_token(tw_segment *g, tw_served_by by, uint64_t arrival_ns, 
     const uint64_t hi = ready->known ? least(most(ready->hi_ns, entry_ns), to_ns) : to_ns;
     const bool by_engine = ready->recv_ns != 0 && tw_engine_is_elsewhere(g, by);
     add_own(d, true, g, hi, to_ns);
-    if (by_engine) add_passing(d, g, by, ready);
+    if (by_engine) add_passing(d, g, by, hi, ready);
     add_after_entry(d, g, by, by_engine, entry_ns, hi, since(since(to_ns - arrival_ns, d->delay_ns), typical_ns));
     book(g, TW_PHASE_TTFT, d);
     if (before_ns > 0) tw_pause_charge(&g->pause, arrival_ns, entry_ns, before_ns, before_ns);

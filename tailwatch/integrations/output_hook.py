@@ -8,7 +8,7 @@ serves it, and those that hand results on. They do what they did.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
@@ -102,6 +102,16 @@ class OutputHook:
         except Exception:
             self._failed()
 
+    def expect_of(self, attribute: str, candidates: Iterable[Any]) -> None:
+        """As expect(), of the first of some objects that has an id by that attribute. Never raises, whatever they
+        are."""
+        try:
+            if not self._inert:
+                ids = (getattr(each, attribute, None) for each in candidates)
+                self.expect(next((found for found in ids if found is not None), None))
+        except Exception:
+            self._failed()
+
     def expects(self, request_id: Any) -> bool:
         """Whether outputs of that request are some stream's. Never raises."""
         return isinstance(request_id, str) and request_id in self._streams
@@ -115,12 +125,16 @@ class OutputHook:
         except Exception:
             self._failed()
 
-    def received_message(self, ids: list[str], reasons: list[Any], tokens: list[int], came: int) -> None:
-        """Outputs of a step came in a message that has no stamp: of each request its id, its finish_reason, and how
-        many tokens it has by then; came: when, ns. Never raises."""
+    def received_message(self, message: Any, came: int) -> None:
+        """Outputs of a step came in a message that has no stamp: lists ``rids``, ``finished_reasons`` and
+        ``completion_tokens``, how many each request has by then; an embedding has none of the last. came: when, ns.
+        Never raises, whatever it is."""
         try:
-            if not self._inert and self._streams:
-                self._forget(self._core.received_message(self._streams, ids, reasons, tokens, came))
+            if self._inert or not self._streams:
+                return
+            if (made := getattr(message, "completion_tokens", None)) is not None:
+                ids, reasons = message.rids, message.finished_reasons
+                self._forget(self._core.received_message(self._streams, ids, reasons, made, came))
         except Exception:
             self._failed()
 

@@ -27,8 +27,7 @@ def _wrappers(hook: OutputHook) -> dict[str, Callable[[FunctionType], Any]]:
     def around_send(original: FunctionType) -> Any:
         @wraps(original)
         def _send_one_request(*args: Any, **kwargs: Any) -> Any:
-            rids = (getattr(each, "rid", None) for each in (*args[1:], *kwargs.values()))
-            hook.expect(next((rid for rid in rids if rid is not None), None))
+            hook.expect_of("rid", (*args[1:], *kwargs.values()))
             return original(*args, **kwargs)
 
         return _send_one_request
@@ -37,9 +36,7 @@ def _wrappers(hook: OutputHook) -> dict[str, Callable[[FunctionType], Any]]:
         @wraps(original)
         def _handle_batch_output(*args: Any, **kwargs: Any) -> Any:
             came = _hot.now()
-            message = argument(args, kwargs, 1, "recv_obj")
-            if (made := getattr(message, "completion_tokens", None)) is not None:  # an embedding has none
-                hook.received_message(message.rids, message.finished_reasons, made, came)
+            hook.received_message(argument(args, kwargs, 1, "recv_obj"), came)
             return original(*args, **kwargs)  # which may let requests send meanwhile
 
         return _handle_batch_output

@@ -28,7 +28,7 @@ def _wrappers(hook: OutputHook) -> dict[str, Callable[[FunctionType], Any]]:
         def add_request(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             request = args[1] if len(args) > 1 else kwargs.get("request")
-            hook.expect(getattr(request, "request_id", None))
+            hook.expect_of("request_id", (request,))
             return result
 
         return add_request

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tailwatch
-from tailwatch.export.otel.server_address import FILE, UNKNOWN, ServerAddress, address_of
+from tailwatch.export.otel.server_address import FILE, LOOPBACK_SECONDS, UNKNOWN, ServerAddress, address_of
 
 from ..support.otlp_collector import HTTPCollector, running
 from ..support.process import Python
@@ -162,15 +162,71 @@ def test_a_file_of_something_else_is_none(content: bytes, tmp_path: Path) -> Non
     assert settled(tmp_path) == UNKNOWN
 
 
-def test_a_place_that_cannot_be_read(tmp_path: Path) -> None:
-    """A directory of others, a link, a pipe: each process has what it has seen itself."""
+def test_a_place_that_cannot_be_read_has_none(tmp_path: Path) -> None:
+    """A directory of others, a link, a pipe. What a process has seen itself, another of its group may not have."""
     seen = ("10.0.0.1", 8000)
-    assert settled(tmp_path / "missing", seen) == seen
+    assert settled(tmp_path / "missing", seen) == UNKNOWN
     tmp_path.chmod(0o777)
-    assert settled(tmp_path, seen) == seen
+    assert settled(tmp_path, seen) == UNKNOWN
     tmp_path.chmod(0o700)
     (tmp_path / FILE).symlink_to("/etc/hostname")
-    assert settled(tmp_path, seen) == seen
+    assert settled(tmp_path, seen) == UNKNOWN
     (tmp_path / FILE).unlink()
     os.mkfifo(tmp_path / FILE)
-    assert settled(tmp_path) == UNKNOWN
+    assert settled(tmp_path, seen) == settled(tmp_path) == UNKNOWN
+
+
+def test_it_is_there_once_the_place_can_be_written(tmp_path: Path) -> None:
+    """And a process without a group has its own."""
+    address = ServerAddress()
+    address.see({"server": ("10.0.0.1", 8000)})
+    address.settle(str(tmp_path / "later"))
+    assert address.fixed == UNKNOWN
+    (tmp_path / "later").mkdir(0o700)
+    address.settle(str(tmp_path / "later"))
+    assert address.fixed == ("10.0.0.1", 8000)
+    address.move()
+    address.settle("")
+    assert address.fixed == ("10.0.0.1", 8000)
+
+
+LOOPBACK = [("127.0.0.1", 8000), ("127.8.0.1", 8000), ("::1", 8000), ("::ffff:127.0.0.1", 8000), ("localhost", 8000)]
+
+
+@pytest.mark.parametrize("own", LOOPBACK)
+def test_requests_of_the_server_to_itself_give_none(own: tuple[str, int]) -> None:
+    """SGLang warms itself up by some, perhaps long before the first of a client."""
+    now = [5.0]
+    address = ServerAddress(lambda: now[0])
+    for _ in range(3):
+        address.see({"server": own})
+        now[0] += LOOPBACK_SECONDS / 4
+    now[0] += 3600
+    address.settle("")
+    assert (address.has_seen, address.fixed) == (False, UNKNOWN)
+    address.see({"server": ("10.0.0.1", 8000)})
+    address.settle("")
+    assert (address.has_seen, address.fixed) == (True, ("10.0.0.1", 8000))
+
+
+@pytest.mark.parametrize("own", LOOPBACK)
+def test_clients_on_the_same_machine_do(own: tuple[str, int], tmp_path: Path) -> None:
+    """As a proxy before it: its requests do not end with the warm-up."""
+    now = [5.0]
+    address = ServerAddress(lambda: now[0])
+    address.see({"server": own})
+    now[0] += LOOPBACK_SECONDS
+    tmp_path.chmod(0o700)
+    address.settle(str(tmp_path))
+    assert (address.has_seen, address.fixed) == (False, UNKNOWN)
+    address.see({"server": own})
+    address.settle(str(tmp_path))
+    assert address.fixed == settled(tmp_path) == own
+
+
+@pytest.mark.parametrize("name", ["127.example.com", "localhost.example.com", "::10", "/run/127.sock", "10.0.0.1"])
+def test_what_is_no_loopback_address(name: str) -> None:
+    """The first is enough."""
+    address = ServerAddress()
+    address.see({"server": (name, 8000)})
+    assert address.has_seen

@@ -119,6 +119,23 @@ def test_what_is_strange_is_counted_and_changes_nothing(monkeypatch: pytest.Monk
     assert bench.failures == 3
 
 
+def test_a_request_whose_id_raises_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is registered by then: the server's result is the server's."""
+    bench = Bench(monkeypatch)
+
+    class Request:
+        @property
+        def request_id(self) -> str:
+            raise RuntimeError("request_id")
+
+    add_request = bench.Processor().add_request  # as a caller may keep it
+    add_request(Request(), "")
+    assert bench.failures == 1
+    bench.hook.undo()
+    add_request(Request(), "")
+    assert bench.failures == 1
+
+
 def test_undo_puts_both_methods_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """And reports what it cannot put back."""
     bench = Bench(monkeypatch)

@@ -186,6 +186,61 @@ def test_what_is_strange_is_the_server_s(bench: Bench) -> None:
     assert bench.send(SimpleNamespace(rid=None)) == "sent"
 
 
+class Raises:
+    """A message or request of another shape: what it is asked for raises."""
+
+    def __init__(self, *has: str) -> None:
+        self.has = has
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in self.has:
+            return SimpleNamespace()
+        raise RuntimeError(name)
+
+
+STRANGE = [
+    SimpleNamespace(completion_tokens=[1]),
+    SimpleNamespace(completion_tokens=[1], rids=["r"]),
+    Raises(),
+    Raises("completion_tokens"),
+    Raises("completion_tokens", "rids"),
+]
+
+
+@pytest.mark.parametrize(
+    "strange", STRANGE, ids=["no rids", "no reasons", "tokens raise", "rids raise", "reasons raise"]
+)
+def test_what_a_message_lacks_is_raised_nowhere(bench: Bench, strange: Any) -> None:
+    """The server goes on, and each is counted as a failure of ours; none once the hook is undone."""
+    bench.send(SimpleNamespace(rid="r"))
+    handle = bench.manager._handle_batch_output  # as a caller may keep it
+    assert asyncio.run(handle(strange)) == "handled"
+    assert len(bench.failures) == 1
+    assert bench.hook.undo() == []
+    assert asyncio.run(handle(strange)) == "handled"
+    assert len(bench.failures) == 1
+
+
+def test_a_request_whose_id_raises_is_sent(bench: Bench) -> None:
+    """None reads it once the hook is undone but the server."""
+    send = bench.manager._send_one_request  # as a caller may keep it
+    reads: list[None] = []
+
+    class Request:
+        @property
+        def rid(self) -> str:
+            reads.append(None)
+            if len(reads) == 1:
+                raise RuntimeError("rid")
+            return "r"  # to the server
+
+    assert asyncio.run(send(Request())) == "sent"
+    assert (len(reads), len(bench.failures)) == (2, 1)
+    assert bench.hook.undo() == []
+    assert asyncio.run(send(Request())) == "sent"
+    assert (len(reads), len(bench.failures)) == (3, 1)
+
+
 def test_a_request_is_let_go_with_its_last_message(bench: Bench) -> None:
     """Whether its step was found or not."""
     bench.send(SimpleNamespace(rid="r"))

@@ -1,14 +1,21 @@
-"""server.address and server.port of the metrics: of the connection of the first request that a process of the group
-answered.
+"""server.address and server.port of the metrics: of the connection of the first request of a client that a process
+of the group answered.
 
 One for the group, and fixed: with a second one the same counts would stand in other series, twice. So it is kept in a
-file of the group's directory, whichever process exports, and however often the workers are replaced.
+file of the group's directory, whichever process exports, and however often the workers are replaced; while that cannot
+be read or written there is none.
+
+A server may ask itself before any client does (SGLang's warm-up): a loopback address counts once requests still come
+to it after LOOPBACK_SECONDS.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -16,15 +23,19 @@ from tailwatch_boot.own_notes import open_directory
 
 FILE = "otel-server"
 UNKNOWN = ("", 0)
+LOOPBACK_SECONDS = 60.0
 _LONGEST = 255
+_LOOPBACK = re.compile(r"localhost|(::ffff:)?127(\.[0-9]{1,3}){3}|::1")
 
 
 class ServerAddress:
     """What one process has seen, and what its group has: (address, port). An address is a name, an IP address or the
-    path of a Unix socket, which has the port 0."""
+    path of a Unix socket, which has the port 0. clock: seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._seen = self._fixed = UNKNOWN
+        self._clock = clock
+        self._loopback_since: float | None = None
 
     @property
     def fixed(self) -> tuple[str, int]:
@@ -33,12 +44,18 @@ class ServerAddress:
 
     @property
     def has_seen(self) -> bool:
-        """Whether this process has."""
+        """Whether this process has; not yet by a loopback address that does not count."""
         return self._seen is not UNKNOWN
 
     def see(self, scope: Any) -> None:
         """The ASGI scope of a request that has ended. In the request's task: no file is touched."""
-        self._seen = address_of((scope or {}).get("server"))
+        found = address_of((scope or {}).get("server"))
+        if _LOOPBACK.fullmatch(found[0]):
+            if self._loopback_since is None:
+                self._loopback_since = self._clock()
+            if self._clock() - self._loopback_since < LOOPBACK_SECONDS:
+                return
+        self._seen = found
 
     def move(self) -> None:
         """The group has another directory."""
@@ -48,11 +65,11 @@ class ServerAddress:
         """Read what the group has, or leave there what this process has seen. "": there is no group."""
         if self._fixed is not UNKNOWN:
             return
-        if directory:
-            with suppress(OSError):
-                self._fixed = _read(directory) if self._seen is UNKNOWN else _leave(directory, self._seen)
-                return
-        self._fixed = self._seen
+        if not directory:
+            self._fixed = self._seen
+            return
+        with suppress(OSError):  # then another process of the group may have seen another: none, until the next time
+            self._fixed = _read(directory) if self._seen is UNKNOWN else _leave(directory, self._seen)
 
 
 def address_of(server: Any) -> tuple[str, int]:

@@ -62,6 +62,25 @@ TW_TEST(a_step_is_found_by_what_it_sent) {
     TW_CHECK_EQ(0, tw_step_sent(ring, request, 0));
 }
 
+static void write_sent(uint64_t from, uint64_t to, uint32_t tokens_of_last) {
+    for (uint64_t i = from; i < to; ++i) {
+        tw_step_record s = step_number(i);
+        if (i + 1 == to && tokens_of_last != 0) s.sent = tw_sent_mark(7, tokens_of_last);
+        tw_step_write(ring, &s);
+    }
+}
+
+/* Of an engine whose messages are not seen, no more than these are looked at for each message. */
+TW_TEST(a_ring_is_left_after_steps_that_sent_nothing) {
+    write_sent(0, 10, 5);
+    write_sent(10, 10 + TW_UNSENT_STEPS - 1, 0);
+    TW_CHECK_EQ(step_number(9).key_ns, tw_step_sent(ring, 7, 5));
+    write_sent(9 + TW_UNSENT_STEPS, 10 + TW_UNSENT_STEPS, 0);
+    TW_CHECK_EQ(0, tw_step_sent(ring, 7, 5));
+    write_sent(10 + TW_UNSENT_STEPS, 20 + TW_UNSENT_STEPS, 6); /* and those behind one that was found again */
+    TW_CHECK_EQ(step_number(19 + TW_UNSENT_STEPS).key_ns, tw_step_sent(ring, 7, 6));
+}
+
 TW_TEST(an_empty_ring_has_no_step) {
     tw_step_record s;
     TW_CHECK_EQ(0, tw_step_sent(ring, 5, 1));

@@ -25,9 +25,10 @@ typedef struct tw_charge {
     uint32_t sources;               /* in use: those from here on are empty */
     uint64_t delay[TW_SOURCES][TW_CAUSES];  /* of that: */
     uint64_t certain[TW_SOURCES][TW_CAUSES];
-    uint64_t delay_ns;
+    uint64_t delay_ns;              /* at most the wait */
     uint64_t before_entry_ns;       /* of a first token: what of it lies before the app was entered */
     uint64_t passing_ns;            /* what of it held the token up on its way: pauses behind the engine, elsewhere */
+    uint64_t beyond_ns;             /* not of it: pauses of the engine as it made the token, that are more than the gap */
 } tw_charge;
 
 /* The peers whose pauses count beside those of the segment's own process: see tw_stream_join. */

@@ -133,8 +133,9 @@ uint64_t tw_step_find(const tw_step_ring *ring, uint64_t at_ns);
 uint32_t tw_sent_mark(uint64_t request, uint32_t tokens);
 
 /* The stamp of the step that sent a message, for engines whose messages have none. 0: no step of the last TW_SENT_STEPS
- * did, or it is not known what they sent. */
-#define TW_SENT_STEPS 1024
+ * did, or it is not known what they sent: none is looked for behind TW_UNSENT_STEPS in a row of which it is not. */
+#define TW_SENT_STEPS 64
+#define TW_UNSENT_STEPS 32
 uint64_t tw_step_sent(const tw_step_ring *ring, uint64_t request, uint32_t tokens);
 
 /* Copies a request's id, at most size bytes with its NUL. "": the number is 0, or its place was taken since. */
