@@ -40,7 +40,7 @@ class Release:
         """The path of prometheus or promtool; skips where that is missing."""
         path = self.directory / name
         if not path.exists():
-            pytest.skip(f"{path} is missing: it is installed, or built, with prometheus")
+            pytest.skip(f"{path} is missing: install or build it beside prometheus")
         return str(path)
 
     def range_ms(self, between: int) -> int:

@@ -40,7 +40,7 @@ for thread in threads: thread.join()
 def busy() -> Iterator[tuple[Python, Path]]:
     """Such a process, and its group."""
     if not Path("/dev/shm").is_dir():
-        pytest.skip("no /dev/shm, where a group's directory must be")
+        pytest.skip("a group's directory must be under /dev/shm: run it on Linux, with that mounted")
     with tempfile.TemporaryDirectory(prefix="tailwatch-test-live-", dir="/dev/shm") as directory:
         with Python(BUSY, directory) as process:
             assert process.read_line() == "ready"

@@ -37,7 +37,7 @@ def group() -> Iterator[Path]:
     """A directory for a group, in memory."""
     path = Path("/dev/shm") / f"tailwatch-test-traces-{os.getpid()}"
     if not path.parent.is_dir():
-        pytest.skip("no /dev/shm, where a group's directory must be")
+        pytest.skip("a group's directory must be under /dev/shm: run it on Linux, with that mounted")
     yield path
     shutil.rmtree(path, ignore_errors=True)
 

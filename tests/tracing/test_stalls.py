@@ -217,7 +217,7 @@ def test_planted_stalls_lie_where_they_were_planted(tmp_path: Path, load: Load) 
 def test_a_loop_that_hung_until_it_was_killed(tmp_path: Path, load: Load) -> None:
     """The file has the stall as far as it was sampled, as one slice, though no turn of the loop ended it."""
     if not Path("/dev/shm").is_dir():
-        pytest.skip("no /dev/shm, where a group's directory must be")
+        pytest.skip("a group's directory must be under /dev/shm: run it on Linux, with that mounted")
     with tempfile.TemporaryDirectory(prefix="tailwatch-test-hung-", dir="/dev/shm") as directory:
         with Python(HUNG, directory) as process:
             until(lambda: _longest(directory, tmp_path / "t.json") > 1_000_000)
@@ -232,7 +232,7 @@ def test_a_loop_that_hung_until_it_was_killed(tmp_path: Path, load: Load) -> Non
 def test_a_step_that_hung_is_on_the_track_of_its_thread(tmp_path: Path, load: Load) -> None:
     """What it ran beyond its usual length, as it was sampled, below the steps of that thread; of three at least one."""
     if not Path("/dev/shm").is_dir():
-        pytest.skip("no /dev/shm, where a group's directory must be")
+        pytest.skip("a group's directory must be under /dev/shm: run it on Linux, with that mounted")
     out = tmp_path / "t.pftrace"
     with tempfile.TemporaryDirectory(prefix="tailwatch-test-steps-", dir="/dev/shm") as directory:
         with Python(STEPS, directory) as process:

@@ -65,7 +65,7 @@ static void follow(CoreObject *core, uint32_t number, uint64_t thread) {
         tw_watchdog_follow(h->watchdog, number, (uintptr_t)PyThreadState_Get(), open_syscall(core, thread));
 }
 
-/* A track is a loop's from now on, or nobody's. then: what the lane has that had it. */
+/* The lane whose thread had this track gets the value `then`: a loop takes the track over, or it is released. */
 static void leave_steps(CoreObject *core, int track, int then) {
     for (int i = 0; i < TW_STEP_LANES; i++)
         if (core->steps.stepper.lane[i].followed == track + 1) core->steps.stepper.lane[i].followed = then;

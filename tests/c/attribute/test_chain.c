@@ -190,14 +190,20 @@ TW_TEST(a_pause_is_no_wait_for_the_interpreter_lock) {
     TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
 }
 
+/* As warm(), with a millisecond's wait for a CPU in each step; *delay: all of them so far. */
+static uint64_t warm_with_waits(tw_host_track *t, uint64_t *delay) {
+    uint64_t key = 0;
+    for (int i = 0; i < 100; ++i) {
+        key = step(0);
+        point(t, key, *delay += MS);
+    }
+    return key;
+}
+
 TW_TEST(waits_for_a_cpu_count_beyond_the_usual) {
     tw_host_track *t = thread_with_steps();
-    uint64_t delay = 0, k0 = 0;
-    for (int i = 0; i < 100; ++i) {
-        k0 = step(0);
-        point(t, k0, delay += MS);
-    }
-    const uint64_t k1 = step(50 * MS);
+    uint64_t delay = 0;
+    const uint64_t k0 = warm_with_waits(t, &delay), k1 = step(50 * MS);
     point(t, k1, delay += 36 * MS); /* in 60 ms, in which 6 are usual */
     const tw_parts p = explain(k0, k1);
     TW_CHECK_NEAR(30e6, part_of(&p, TW_DELAY_CPU, OF_ENGINE), 0.1e6);
@@ -206,12 +212,8 @@ TW_TEST(waits_for_a_cpu_count_beyond_the_usual) {
 
 TW_TEST(the_usual_wait_for_a_cpu_is_no_cause) {
     tw_host_track *t = thread_with_steps();
-    uint64_t delay = 0, k0 = 0;
-    for (int i = 0; i < 100; ++i) {
-        k0 = step(0);
-        point(t, k0, delay += MS);
-    }
-    const uint64_t k1 = step(10 * MS);
+    uint64_t delay = 0;
+    const uint64_t k0 = warm_with_waits(t, &delay), k1 = step(10 * MS);
     point(t, k1, delay += 2 * MS);
     const tw_parts p = explain(k0, k1);
     TW_CHECK_EQ(0, part_of(&p, TW_DELAY_CPU, OF_ENGINE));
