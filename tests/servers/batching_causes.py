@@ -28,12 +28,14 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from functools import partialmethod
-from importlib.abc import MetaPathFinder
+from collections.abc import Callable
+from functools import partial, partialmethod
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+
+sys.path.append(str(Path(__file__).parent / "plant"))
+from at_import import AtImport
 
 SLEEP = 0.4
 LONGEST = "late by half a plant or more"
@@ -173,37 +175,22 @@ def planted(original: Any, name: str) -> Any:
     return call
 
 
-class Planting(MetaPathFinder):
-    """Puts the plants into a server's modules as they are imported: in every process, which each import this file."""
-
-    def __init__(self, kind: Kind) -> None:
-        self._plants = kind.plants
-        self._asking = False
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The spec that the others find, with the plants put in once the module has run."""
-        wanted = {plant: where[1:] for plant, where in self._plants.items() if where[0] == name}
-        if not wanted or self._asking:
-            return None
-        self._asking = True
-        try:
-            spec = find_spec(name)
-        finally:
-            self._asking = False
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-            spec.loader.exec_module = lambda module: (run(module), _plant(module, wanted))  # type: ignore[method-assign]
-        return spec
-
-
-def _plant(module: Any, wanted: dict[str, tuple[str, str]]) -> None:
-    for name, (owner, method) in wanted.items():
+def _plant(plants: dict[str, tuple[str, str]], module: Any) -> None:
+    for name, (owner, method) in plants.items():
         home = getattr(module, owner)
         setattr(home, method, planted(getattr(home, method), name))
 
 
-if "BATCHING_SERVER" in os.environ:
-    sys.meta_path.insert(0, Planting(SERVERS[os.environ["BATCHING_SERVER"]]))
+def patches(kind: Kind) -> dict[str, Callable[[Any], None]]:
+    """By module, what is put into it."""
+    plants: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+    for name, (module, owner, method) in kind.plants.items():
+        plants[module][name] = owner, method
+    return {module: partial(_plant, wanted) for module, wanted in plants.items()}
+
+
+if "BATCHING_SERVER" in os.environ:  # in every process: each imports this file
+    sys.meta_path.insert(0, AtImport(patches(SERVERS[os.environ["BATCHING_SERVER"]])))
 
 
 def serve(server: str, arguments: list[str]) -> None:

@@ -21,12 +21,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
-from importlib.abc import MetaPathFinder
-from importlib.util import find_spec
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
+
+sys.path.append(str(Path(__file__).parent / "plant"))
+from at_import import AtImport
 
 ORDERS = os.environ.setdefault("ENGINE_CAUSES_ORDERS", tempfile.mkdtemp())
 os.environ.update(
@@ -86,33 +88,13 @@ def planted(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-class Planting(MetaPathFinder):
-    """Puts the plants into vLLM's modules as they are imported: in every process, which each import this file."""
-
-    def __init__(self) -> None:
-        self._asking = False
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The spec that the others find, with the plant put in once the module has run."""
-        if name not in PLANTS or self._asking:
-            return None
-        self._asking = True
-        try:
-            spec = find_spec(name)
-        finally:
-            self._asking = False
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-            spec.loader.exec_module = lambda module: (run(module), _plant(module, *PLANTS[name]))  # type: ignore[method-assign]
-        return spec
-
-
-def _plant(module: Any, owner: str, name: str) -> None:
+def _plant(owner: str, name: str, module: Any) -> None:
     home = getattr(module, owner)
     setattr(home, name, planted(getattr(home, name), name))
 
 
-sys.meta_path.insert(0, Planting())
+# In every process: each imports this file.
+sys.meta_path.insert(0, AtImport({module: partial(_plant, *method) for module, method in PLANTS.items()}))
 
 
 class Client:

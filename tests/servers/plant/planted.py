@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from importlib.abc import MetaPathFinder
-from importlib.util import find_spec
 from typing import Any
+
+from at_import import AtImport
 
 POLL_SECONDS = 0.02
 PIECE = 1000
@@ -134,28 +134,6 @@ _ORDERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "stall": _stall,
     "sleep": _sleep,
 }
-
-
-class AtImport(MetaPathFinder):
-    """Patches modules once they have run, by what stands at their names."""
-
-    def __init__(self, patches: dict[str, Callable[[Any], None]]) -> None:
-        self._patches = patches
-        self._asking = False
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The spec that the others find, with the patch after it."""
-        if name not in self._patches or self._asking:
-            return None
-        self._asking = True
-        try:
-            spec = find_spec(name)
-        finally:
-            self._asking = False
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-            spec.loader.exec_module = lambda module: (run(module), self._patches[name](module))  # type: ignore[method-assign]
-        return spec
 
 
 def _let_sleep(owner: str, method: str, module: Any) -> None:
