@@ -498,6 +498,10 @@ class Core:
         watchdog. minor: of Python's version; code: any code object; library: directory of the standard library."""
     def works(self, needed: bool, /) -> None:
         """Sets whether streams of other processes wait for this one: the watchdog runs then, too."""
+    def state_words(self) -> list[int]:
+        """The first words of the calling thread's state in the interpreter; none where memory cannot be read."""
+    def contexts_at(self, word: int, /) -> None:
+        """Sets which of them is the context in which the thread runs code; 0: it is not known."""
     def own_frames(self) -> tuple[list[tuple[str, str, int, int]], bool]:
         """The calling thread's innermost frames as the watchdog would read them: function, file, line, whether it is of
         the standard library; and whether this thread is seen to hold the GIL."""

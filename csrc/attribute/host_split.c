@@ -12,7 +12,9 @@
 #define EVIDENCE 12
 #define WINDOWS 16   /* handles of one part in so many of an interval, or more, are split by themselves */
 
-#define OWN_HANDLE TW_SPAN_KINDS /* as a kind of evidence: a handle of the request */
+/* As kinds of evidence: a handle of the request, a sample in the context of the code that runs now. */
+#define OWN_HANDLE TW_SPAN_KINDS
+#define OWN_RUN (TW_SPAN_KINDS + 1)
 
 /* Spans of one kind, name and detail, added up. */
 typedef struct evidence {
@@ -25,6 +27,7 @@ typedef struct evidence {
 typedef struct owner {
     uint64_t task;    /* whose step runs at the interval's end; 0: not known */
     uint64_t request; /* 0: not known */
+    uint64_t context; /* in which code runs at the interval's end; 0: not known, or the task is */
 } owner;
 
 typedef struct findings {
@@ -53,17 +56,23 @@ static bool is_own(const owner *own, const tw_host_span *handle) {
     return own->task != 0 && handle->detail == own->task;
 }
 
+static tw_span_kind evidence_kind(const owner *own, const tw_host_span *s) {
+    const tw_span_kind kind = tw_span_kind_of(s);
+    if (kind == TW_SPAN_HANDLE) return is_own(own, s) ? OWN_HANDLE : kind;
+    return kind == TW_SPAN_RUN && own->context != 0 && s->detail == own->context ? OWN_RUN : kind;
+}
+
 static void add_evidence(findings *f, const tw_host_span *s, uint64_t ns) {
-    const bool is_handle = tw_span_kind_of(s) == TW_SPAN_HANDLE;
-    const tw_span_kind kind = is_handle && is_own(&f->own, s) ? OWN_HANDLE : tw_span_kind_of(s);
+    const tw_span_kind kind = evidence_kind(&f->own, s);
+    const uint64_t detail = tw_span_kind_of(s) == TW_SPAN_RUN ? 0 : s->detail; /* whichever context it was */
     const tw_certainty certainty = tw_span_certainty(s);
     for (uint32_t i = 0; i < f->n; i++) {
         evidence *e = &f->of[i];
-        if (e->kind != kind || e->name != s->name || e->detail != s->detail) continue;
+        if (e->kind != kind || e->name != s->name || e->detail != detail) continue;
         e->ns += ns;
         return;
     }
-    if (f->n < EVIDENCE) f->of[f->n++] = (evidence){ns, s->name, s->detail, kind, certainty};
+    if (f->n < EVIDENCE) f->of[f->n++] = (evidence){ns, s->name, detail, kind, certainty};
 }
 
 static void find_one(findings *f, const tw_host_span *s) {
@@ -121,12 +130,15 @@ static void split_pauses(const split *s, const findings *f, tw_usage *u) {
     }
 }
 
+/* Of code. */
+static bool is_sample(tw_span_kind kind) { return kind == TW_SPAN_RUN || kind == OWN_RUN; }
+
 static void split_memory(const split *s, const findings *f, tw_usage *u) {
     const uint64_t ns = least(u->minor_faults * tw_load(&s->host->facts.fault_ns), u->cpu_ns);
     const evidence *largest = NULL;
     if (ns <= u->cpu_ns / MEMORY_SHARE || ns < TW_SPAN_LEAST_NS) return;
     for (uint32_t i = 0; i < f->n; i++)
-        if (f->of[i].kind == TW_SPAN_RUN && (largest == NULL || f->of[i].ns > largest->ns)) largest = &f->of[i];
+        if (is_sample(f->of[i].kind) && (largest == NULL || f->of[i].ns > largest->ns)) largest = &f->of[i];
     add(s, TW_DELAY_MEMORY, TW_ESTIMATED, ns, largest == NULL ? 0 : largest->name, TW_DETAIL_FAULTS, u->minor_faults);
     u->cpu_ns -= ns;
 }
@@ -149,12 +161,18 @@ static int cause_of(tw_span_kind kind, int code) {
 }
 
 static bool is_code(tw_span_kind kind) {
-    return kind == TW_SPAN_RUN || kind == TW_SPAN_HANDLE || kind == OWN_HANDLE;
+    return is_sample(kind) || kind == TW_SPAN_HANDLE || kind == OWN_HANDLE;
 }
 
 static tw_detail detail_of(tw_span_kind kind) {
     if (kind == TW_SPAN_GIL) return TW_DETAIL_HOLDER;
     return is_code(kind) ? TW_DETAIL_NONE : TW_DETAIL_SYSCALL;
+}
+
+/* Of code the time is measured; what of it is the request's own, where that is divided by samples, is not. */
+static tw_certainty certainty_of(const findings *f, const evidence *e) {
+    const bool divided = is_sample(e->kind) && sum_of(f, OWN_RUN, OWN_RUN) > 0 && sum_of(f, TW_SPAN_RUN, TW_SPAN_RUN) > 0;
+    return is_code(e->kind) && !divided ? TW_MEASURED : e->certainty;
 }
 
 /* ns dealt out to the evidence of some kinds, in proportion; exact by differences of a running share. */
@@ -166,8 +184,8 @@ static void deal(const split *s, const findings *f, tw_span_kind first, tw_span_
         if (e->kind < first || e->kind > last) continue;
         seen += e->ns;
         const uint64_t upto = (uint64_t)((wide)ns * seen / whole);
-        add(s, cause_of(e->kind, code), is_code(e->kind) ? TW_MEASURED : e->certainty, upto - dealt, e->name,
-            detail_of(e->kind), is_code(e->kind) ? 0 : e->detail); /* of code the time is measured */
+        add(s, cause_of(e->kind, code), certainty_of(f, e), upto - dealt, e->name, detail_of(e->kind),
+            is_code(e->kind) ? 0 : e->detail);
         dealt = upto;
     }
 }
@@ -181,14 +199,22 @@ static uint64_t deal_handles(const split *s, const findings *f, tw_span_kind kin
     return named;
 }
 
+/* Code on CPU that samples name, and divide where they have the context. */
+static void split_samples(const split *s, const findings *f, uint64_t ns, int code) {
+    const uint64_t own = sum_of(f, OWN_RUN, OWN_RUN), others = sum_of(f, TW_SPAN_RUN, TW_SPAN_RUN);
+    const uint64_t own_ns = (uint64_t)((wide)ns * own / (own + others));
+    deal(s, f, OWN_RUN, OWN_RUN, own_ns, TW_DELAY_OWN_CODE);
+    deal(s, f, TW_SPAN_RUN, TW_SPAN_RUN, ns - own_ns, code);
+}
+
 /* Code on CPU: own handles among others; the rest named by samples, else by the handles. */
 static void split_code(const split *s, const findings *f, uint64_t ns, uint64_t busy_ns, int code) {
     if (code == TW_DELAY_CALLBACK) {
         ns -= deal_handles(s, f, OWN_HANDLE, ns, busy_ns, TW_DELAY_OWN_CODE);
         busy_ns = since(busy_ns, sum_of(f, OWN_HANDLE, OWN_HANDLE));
     }
-    if (sum_of(f, TW_SPAN_RUN, TW_SPAN_RUN) > 0) {
-        deal(s, f, TW_SPAN_RUN, TW_SPAN_RUN, ns, code);
+    if (sum_of(f, TW_SPAN_RUN, TW_SPAN_RUN) + sum_of(f, OWN_RUN, OWN_RUN) > 0) {
+        split_samples(s, f, ns, code);
         return;
     }
     const tw_span_kind kind = code == TW_DELAY_CALLBACK ? TW_SPAN_HANDLE : OWN_HANDLE;
@@ -293,12 +319,19 @@ static uint64_t split_handles(const split *s, uint64_t from_ns, uint64_t to_ns) 
     return waited + split_window(s, at, to_ns, TW_DELAY_CALLBACK);
 }
 
+static uint64_t (*context_reader)(void);
+
+void tw_host_contexts(uint64_t (*read)(void)) { context_reader = read; }
+
+static uint64_t own_context(void) { return context_reader == NULL ? 0 : context_reader(); }
+
 uint64_t tw_host_split(const tw_host *host, uint32_t track, const tw_pause_clock *pauses, uint64_t from_ns,
                        uint64_t to_ns, uint64_t request, tw_parts *out) {
     if (track >= TW_TRACKS || from_ns >= to_ns) return 0;
     const uint64_t handle = tw_load(&host->track[track].handle_since_ns);
     const uint64_t own_from = handle == 0 || handle > to_ns ? to_ns : most(handle, from_ns);
-    const owner own = {handle == 0 ? 0 : tw_load(&host->track[track].handle_task), request};
+    const owner own = handle == 0 ? (owner){0, request, own_context()}
+                                  : (owner){tw_load(&host->track[track].handle_task), request, 0};
     const split s = {host, pauses, track, own, out};
     return split_handles(&s, from_ns, own_from) + split_window(&s, own_from, to_ns, TW_DELAY_OWN_CODE);
 }
@@ -338,7 +371,7 @@ static uint64_t paused_in(const tw_pause_clock *pauses, uint64_t from_ns, uint64
 
 void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns, tw_parts *out) {
     const uint32_t track = step_track(host);
-    const split s = {host, NULL, track, {0, 0}, out};
+    const split s = {host, NULL, track, {0, 0, 0}, out};
     findings f = {.from_ns = from_ns, .to_ns = to_ns, .track = track < TW_TRACKS ? track : TW_ALL_TRACKS};
     if (from_ns >= to_ns) return;
     find_in(&f, &host->by_watchdog);

@@ -318,6 +318,11 @@ uintptr_t tw_gil_holder(const tw_interpreter *i, const tw_reader *r) {
     return read_word(r, i->gil + i->at.gil_holder, &holder) ? holder : 0;
 }
 
+uintptr_t tw_thread_context(const tw_interpreter *i, const tw_reader *r, uintptr_t thread) {
+    uintptr_t context;
+    return i->context_at != 0 && read_word(r, thread + i->context_at, &context) ? context : 0;
+}
+
 size_t tw_frames_name(const tw_python_frame *frames, uint32_t n, char *to, size_t size) {
     if (n == 0) return 0;
     int length = snprintf(to, size, "%s  %s:%u", frames[0].function, frames[0].file, frames[0].line);

@@ -178,6 +178,8 @@ static void look(tw_watchdog *w, const followed *f, uint32_t track, tw_host_span
     if (s.known && !s.runs && s.number >= 0) {
         kind = tw_gil_has(&w->interpreter, s.argument) ? TW_SPAN_GIL : tw_syscall_kind(s.number, s.argument);
         out->detail = (uint64_t)s.number;
+    } else if (w->reads && tw_load(&w->host->track[track].handle_since_ns) == 0) {
+        out->detail = tw_thread_context(&w->interpreter, &w->reader, f->state);
     }
     out->what = tw_span_what(kind, track, TW_SAMPLED);
     out->name = name_of(w, f->state, kind == TW_SPAN_IO ? &s : NULL, out->frames);

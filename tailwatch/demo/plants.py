@@ -139,7 +139,7 @@ PLANTS: dict[str, Plant] = {
     "sleep": Plant(plant_sleep, "plant_sleep", ("sleep",), "time.sleep() on the event loop"),
     "python": Plant(plant_python, "plant_python", ("callback",), "a loop in Python"),
     "short": Plant(plant_short, "plant_short", ("callback",), "five callbacks of 2 ms each"),
-    "own": Plant(plant_own, "plant_own", ("own_code",), "a loop in the request's own code"),  # of asyncio's
+    "own": Plant(plant_own, "plant_own", ("own_code",), "a loop in the request's own code"),
     "regex": Plant(plant_regex, "plant_regex", ("callback",), "a regular expression that backtracks"),
     "pipe": Plant(plant_pipe, "plant_pipe", ("io",), "os.read() of an empty pipe"),
     "fsync": Plant(plant_fsync, "plant_fsync", ("io", "callback"), "write() and fsync() of a file"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from types import FrameType
 from typing import Any, Protocol
 
@@ -67,6 +67,7 @@ class HostWatch:
         self._core.stalls(MODES.index(self._mode), sys.version_info[1], code, library)
         if self._mode == "auto":
             self._core.trust_frames(self._checked())
+            self._core.contexts_at(_context_place(self._core))
 
     def adopt(self, mode: str) -> None:
         """Another mode from now on."""
@@ -124,6 +125,17 @@ class HostWatch:
             )
             return _DISTRUST
         return _TRUST_ALL if holder_is_known else _TRUST_STACKS
+
+
+def _context_place(core: _hot.Core) -> int:
+    """The word of a thread's state that is the context in which it runs; 0 where it is not just one."""
+    contexts = Context(), Context()
+    found = [
+        {place for place, word in enumerate(context.run(core.state_words)) if word == id(context)}
+        for context in contexts
+    ]
+    both = found[0] & found[1]
+    return both.pop() if len(both) == 1 else 0
 
 
 def _own_frames(core: _hot.Core) -> tuple[bool, bool]:

@@ -2,10 +2,11 @@
 
     python tests/servers/make_model.py DIR              # needs torch and transformers
     python tests/servers/make_model.py DIR --gguf FILE  # the same tokenizer, weights of its own; needs gguf and numpy
+    python tests/servers/make_model.py DIR --medium     # on a CPU its steps take as long as those of models in use
     python tests/servers/make_model.py DIR --large      # on a CUDA device, in bfloat16
 
-1.5 million parameters; --large: 1 billion. The tokenizer is a byte-level BPE of ASCII: whatever comes out is text, a
-piece for each token.
+1.5 million parameters; --medium: 75 million; --large: 1 billion. The tokenizer is a byte-level BPE of ASCII: whatever
+comes out is text, a piece for each token.
 """
 
 from __future__ import annotations
@@ -18,6 +19,14 @@ from pathlib import Path
 from typing import Any
 
 LAYERS, HIDDEN, HEADS, FEED, CONTEXT = 2, 256, 4, 512, 4096
+SMALL = {
+    **{"hidden_size": HIDDEN, "intermediate_size": FEED, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS},
+    **{"num_key_value_heads": HEADS, "max_position_embeddings": CONTEXT},
+}
+MEDIUM = {
+    **{"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 8, "num_attention_heads": 12},
+    **{"num_key_value_heads": 12, "max_position_embeddings": CONTEXT},
+}
 LARGE = {
     **{"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32},
     **{"num_key_value_heads": 8, "max_position_embeddings": 16384},
@@ -32,15 +41,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--gguf", type=Path)
-    parser.add_argument("--large", action="store_true")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--medium", dest="size", action="store_const", const=MEDIUM, default=SMALL)
+    size.add_argument("--large", dest="size", action="store_const", const=LARGE)
     options = parser.parse_args()
     if options.gguf is None:
-        write_huggingface(options.directory, large=options.large)
+        write_huggingface(options.directory, options.size)
     else:
         write_gguf(options.directory, options.gguf)
 
 
-def write_huggingface(directory: Path, *, large: bool = False) -> None:
+def write_huggingface(directory: Path, size: dict[str, int]) -> None:
     """A directory as transformers, vLLM and SGLang load it."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -57,17 +68,14 @@ def write_huggingface(directory: Path, *, large: bool = False) -> None:
     )
     tokenizer.chat_template = TEMPLATE
     torch.manual_seed(1)
-    small = {
-        **{"hidden_size": HIDDEN, "intermediate_size": FEED, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS},
-        **{"num_key_value_heads": HEADS, "max_position_embeddings": CONTEXT},
-    }
     config = LlamaConfig(
         vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=2, pad_token_id=2, tie_word_embeddings=False,
-        **(LARGE if large else small),
+        **size,
     )  # fmt: skip
-    with torch.device("cuda" if large else "cpu"):
+    on_device = size is LARGE
+    with torch.device("cuda" if on_device else "cpu"):
         model = LlamaForCausalLM(config)
-    if large:
+    if on_device:
         model.to(torch.bfloat16)
     with torch.no_grad():
         model.lm_head.weight[:3] = 0  # so that no special token is the likeliest: no answer ends early

@@ -2,7 +2,8 @@
 
 An engine, a process of its own, sends the time by a socket every 10 ms; the loop reads it and stamps it: readiness is
 known. Stalls are planted, each with a log of its own. Of each token that is later than 2 ms the thread's time from its
-emission to its stamp is split, and written as a line of JSON beside the plants that overlap it:
+emission to its stamp is split, and written as a line of JSON beside the plants that overlap it, and beside what the
+thread waited for a CPU meanwhile, by two readings of the kernel's counter, the first one the engine's:
 
     python planted.py [--trace=FILE] LOOP SECONDS_BETWEEN ROUNDS PLANT [PLANT ...]       "a+b": both at once
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -25,29 +27,34 @@ from tailwatch.demo.plants import before_stamp, log, prepare, run, start
 LATE_NS = 2_000_000
 TOKEN_SECONDS = 0.01
 
+STAMP_BYTES = 16  # a token: when it was sent, what the loop's thread had waited for a CPU until then
+
 ENGINE = """
-import socket, sys, time
+import os, socket, sys, time
 out = socket.socket(fileno=int(sys.argv[1]))
+counter = os.open(sys.argv[3], os.O_RDONLY)
 due = time.monotonic()
 while True:
     due = max(due + float(sys.argv[2]), time.monotonic() - 1)
     time.sleep(max(0, due - time.monotonic()))
-    out.sendall(time.monotonic_ns().to_bytes(8, "little"))
+    queued = int(os.pread(counter, 64, 0).split()[1])
+    out.sendall(time.monotonic_ns().to_bytes(8, "little") + queued.to_bytes(8, "little"))
 """
 
 
 class Tokens:
     """Reads the engine's times."""
 
-    def __init__(self, core: _hot.Core, stream: Any, source: socket.socket) -> None:
+    def __init__(self, core: _hot.Core, stream: Any, source: socket.socket, counter: str) -> None:
         self.core, self.stream, self.source = core, stream, source
-        self.late: list[tuple[int, int, Any]] = []
+        self.counter = os.open(counter, os.O_RDONLY)
+        self.late: list[tuple[int, int, int, Any]] = []
         self.tokens = 0
         self.stamped = 0
 
     def read(self) -> None:
-        data = self.source.recv(8 * 64)
-        emitted = int.from_bytes(data[:8], "little")
+        data = self.source.recv(STAMP_BYTES * 64)
+        emitted, queued = (int.from_bytes(word, "little") for word in (data[:8], data[8:STAMP_BYTES]))
         ran_own = bool(before_stamp)
         while before_stamp:
             run(before_stamp.pop())
@@ -56,18 +63,19 @@ class Tokens:
         self.tokens += 1
         # What is late because the one before it was is no stall of its own.
         if now - emitted > LATE_NS:
-            self.late.append((emitted, now, self.core.split_host(emitted, now)))
+            waited = int(os.pread(self.counter, 64, 0).split()[1]) - queued
+            self.late.append((emitted, now, waited, self.core.split_host(emitted, now)))
         if ran_own:
-            self.source.recv(8 * 64)  # those that came meanwhile waited for another call of this function
+            self.source.recv(STAMP_BYTES * 64)  # those that came meanwhile waited for another call of this function
 
 
-def describe(emitted: int, stamped: int, split: Any) -> dict[str, Any]:
+def describe(emitted: int, stamped: int, queued: int, split: Any) -> dict[str, Any]:
     parts, idle = split
     truth: dict[str, int] = {}
     for name, began, ended in log:
         if (overlap := min(ended, stamped) - max(began, emitted)) > 0:
             truth[name] = truth.get(name, 0) + overlap
-    return {"late": stamped - emitted, "idle": idle, "truth": truth, "parts": parts}
+    return {"late": stamped - emitted, "queued": queued, "idle": idle, "truth": truth, "parts": parts}
 
 
 async def serve(between: float, rounds: int, plants: list[str], trace: str = "") -> dict[str, Any]:
@@ -76,12 +84,13 @@ async def serve(between: float, rounds: int, plants: list[str], trace: str = "")
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
+    counter = f"/proc/{os.getpid()}/task/{threading.get_native_id()}/schedstat"
     engine = subprocess.Popen(
-        [sys.executable, "-c", ENGINE, str(theirs.fileno()), str(TOKEN_SECONDS)], pass_fds=[theirs.fileno()]
+        [sys.executable, "-c", ENGINE, str(theirs.fileno()), str(TOKEN_SECONDS), counter], pass_fds=[theirs.fileno()]
     )
     try:
         with tailwatch.stream(model="m") as stream:
-            tokens = Tokens(watch.core, stream, ours)
+            tokens = Tokens(watch.core, stream, ours, counter)
             loop.add_reader(ours, tokens.read)
             await asyncio.sleep(0.3)
             tokens.late.clear()

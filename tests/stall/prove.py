@@ -1,17 +1,20 @@
 """Runs planted.py with each interpreter given, on asyncio and uvloop, each plant alone and some in pairs, and keeps
 what was reported of them beside what the plants' own logs have.
 
-    python tests/stall/prove.py [--rounds N] [--json FILE] PYTHON [PYTHON ...]
+    python tests/stall/prove.py [--rounds N] [--busy N] [--json FILE] PYTHON [PYTHON ...]
 
-Each PYTHON has tailwatch and uvloop installed; this one tailwatch.
+Each PYTHON has tailwatch and uvloop installed; this one tailwatch. --busy: so many loops beside it use the CPUs. Then
+"cpu" is what was charged to waits for a CPU over what two readings of the kernel's counter have of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ sys.path.append(str(ROOT))  # behind the installed package
 
 from benchmarks.harness import machine  # noqa: E402
 from tailwatch.demo.plants import PLANTS  # noqa: E402
-from tests.stall.judging import Verdict, charged, first_cause, judge  # noqa: E402
+from tests.stall.judging import Verdict, charged, first_cause, judge, of_plant  # noqa: E402
 
 BETWEEN_SECONDS = "0.1"
 PAIRS = ("sleep+python", "pipe+gil", "lock+collect", "fsync+regex", "dealloc+faults")
@@ -57,9 +60,34 @@ def versions_of(python: str) -> str:
     return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def results_of(python: str, loop: str, rounds: int) -> dict[str, Any]:
+def cpu_of(late: list[Any], plant: str) -> float:
+    """Waits for a CPU that were charged, over the kernel's."""
+    tokens = of_plant(late, plant)
+    return sum(charged(each, ("cpu", "throttled")) for each in tokens) / max(sum(each["queued"] for each in tokens), 1)
+
+
+def alone_of(python: str, loop: str, rounds: int, plant: str, busy: int) -> dict[str, float]:
+    """A row."""
+    late = run(python, loop, rounds, plant)["late"]
+    row = row_of(judge(late, plant))
+    return {**row, "cpu": round(cpu_of(late, plant), 4)} if busy else row
+
+
+@contextlib.contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """So many processes use a CPU each."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for each in loops:
+            each.kill()
+            each.wait()
+
+
+def results_of(python: str, loop: str, rounds: int, busy: int) -> dict[str, Any]:
     """Of all plants, alone and in pairs."""
-    alone = {plant: row_of(judge(run(python, loop, rounds, plant)["late"], plant)) for plant in PLANTS}
+    alone = {plant: alone_of(python, loop, rounds, plant, busy) for plant in PLANTS}
     pairs = {pair: both_of(run(python, loop, rounds, pair)["late"], pair) for pair in PAIRS}
     return {"alone": alone, "pairs": pairs}
 
@@ -69,14 +97,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pythons", nargs="+", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=10, help="stalls of each kind")
+    parser.add_argument("--busy", type=int, default=0, help="loops that use the CPUs meanwhile")
     parser.add_argument("--json", type=Path, help="where the results go")
     options = parser.parse_args()
-    found: dict[str, Any] = {"machine": machine(), "rounds": options.rounds, "runs": {}}
+    found: dict[str, Any] = {"machine": machine(), "rounds": options.rounds, "busy": options.busy, "runs": {}}
+    with busy_loops(options.busy):
+        measure(options, found)
+
+
+def measure(options: argparse.Namespace, found: dict[str, Any]) -> None:
+    """All of them, into found["runs"]."""
     for python in options.pythons:
         for loop in ("asyncio", "uvloop"):
             version, uvloop = versions_of(python).split()
             title = f"CPython {version}, {loop if loop == 'asyncio' else f'uvloop {uvloop}'}"
-            found["runs"][title] = results_of(python, loop, options.rounds)
+            found["runs"][title] = results_of(python, loop, options.rounds, options.busy)
             print(title, json.dumps(found["runs"][title]), flush=True)
             if options.json:
                 options.json.write_text(json.dumps(found, indent=1) + "\n")

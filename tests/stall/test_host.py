@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import pytest
@@ -17,6 +19,7 @@ import tailwatch
 from tailwatch import _hot
 from tailwatch._cold import ffi
 from tailwatch.errors import OptionError
+from tailwatch.stall.host import _context_place
 
 from ..support.waiting import until
 from .test_planted import LOOPS
@@ -92,6 +95,25 @@ def test_stacks_are_read_in_every_version_with_a_gil(install: Callable[..., tail
     assert function.endswith("test_stacks_are_read_in_every_version_with_a_gil")
     assert file == "test_host.py"
     assert watch.core.own_frames()[1] is True
+
+
+def test_the_context_of_a_thread_is_found(install: Callable[..., tailwatch.Watch]) -> None:
+    """In the state of the thread that runs in it, and of no other."""
+    watch = install()
+    context = contextvars.copy_context()
+    place = _context_place(watch.core)
+    assert place > 0 and context.run(watch.core.state_words)[place] == id(context)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(context.run, watch.core.state_words).result()[place] == id(context)
+        assert pool.submit(watch.core.state_words).result()[place] != id(context)
+
+
+def test_no_place_of_contexts_is_taken_that_does_not_exist(install: Callable[..., tailwatch.Watch]) -> None:
+    """It would be read in each slow gap."""
+    watch = install()
+    for place in (-1, len(watch.core.state_words())):
+        with pytest.raises(ValueError, match="expected 0 to"):
+            watch.core.contexts_at(place)
 
 
 @pytest.mark.parametrize("mode, clock, stacks", [("off", "off", "off"), ("clock", "known", "off")])

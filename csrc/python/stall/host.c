@@ -268,6 +268,46 @@ PyObject *core_works(PyObject *op, PyObject *needed) {
     Py_RETURN_NONE;
 }
 
+/* ---- contexts ---- */
+
+#define STATE_WORDS 50 /* of a thread's state that are looked at; its context stands among the 25th to 40th */
+
+static uint32_t context_at; /* in a thread's state, bytes; 0: not known */
+
+/* Any thread. */
+static uint64_t own_context(void) {
+    const char *state = (const char *)PyGILState_GetThisThreadState();
+    return state == NULL || context_at == 0 ? 0 : *(const uintptr_t *)(const void *)(state + context_at);
+}
+
+/* state_words(): the first words of the calling thread's state; none where memory cannot be read. */
+PyObject *core_state_words(PyObject *op, PyObject *unused) {
+    uintptr_t words[STATE_WORDS];
+    tw_reader reader;
+    (void)op, (void)unused;
+    PyObject *list = PyList_New(0);
+    if (list == NULL || !tw_reader_open(&reader)) return list;
+    const bool read = tw_read(&reader, (uintptr_t)PyThreadState_Get(), words, sizeof words);
+    tw_reader_close(&reader);
+    for (int i = 0; list != NULL && read && i < STATE_WORDS; i++) {
+        PyObject *word = PyLong_FromSize_t(words[i]);
+        if (word == NULL || PyList_Append(list, word) < 0) Py_CLEAR(list);
+        Py_XDECREF(word);
+    }
+    return list;
+}
+
+/* contexts_at(word): which of them is the context in which the thread runs code; 0: none is known to be. */
+PyObject *core_contexts_at(PyObject *op, PyObject *word) {
+    const long at = PyLong_AsLong(word);
+    if (at == -1 && PyErr_Occurred()) return NULL;
+    if (at < 0 || at >= STATE_WORDS) return PyErr_Format(PyExc_ValueError, "word: expected 0 to %d, found %ld", STATE_WORDS - 1, at);
+    context_at = (uint32_t)at * sizeof(uintptr_t);
+    ((CoreObject *)op)->host.interpreter.context_at = context_at;
+    tw_host_contexts(own_context);
+    Py_RETURN_NONE;
+}
+
 /* own_frames(): the calling thread's stack as the watchdog would read it, and whether the GIL's holder is this thread.
  * */
 PyObject *core_own_frames(PyObject *op, PyObject *unused) {

@@ -70,6 +70,8 @@ void core_host_free(CoreObject *core);
 
 PyObject *core_stalls(PyObject *op, PyObject *args);
 PyObject *core_works(PyObject *op, PyObject *needed);
+PyObject *core_state_words(PyObject *op, PyObject *unused);
+PyObject *core_contexts_at(PyObject *op, PyObject *word);
 PyObject *core_own_frames(PyObject *op, PyObject *unused);
 PyObject *core_trust_frames(PyObject *op, PyObject *trusted);
 PyObject *core_host_status(PyObject *op, PyObject *unused);

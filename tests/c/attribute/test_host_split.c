@@ -98,6 +98,35 @@ TW_TEST(handles_too_many_to_be_split_apart_share_the_rest) {
     TW_CHECK_EQ(100 * MS, part_of(&p, TW_DELAY_CALLBACK, 0)); /* what ran between them has no name */
 }
 
+static uint64_t context_now;
+
+static uint64_t read_context(void) { return context_now; }
+
+TW_TEST(samples_in_the_context_that_runs_now_are_own_code) {
+    tw_host_contexts(read_context);
+    context_now = 5;
+    busy(80 * MS, 20 * MS);
+    span(TW_SPAN_RUN, 10 * MS, 30 * MS, name("other"), 6);
+    span(TW_SPAN_RUN, 30 * MS, 40 * MS, name("other"), 7);
+    span(TW_SPAN_RUN, 40 * MS, 110 * MS, name("render"), 5);
+    tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(56 * MS, part_of(&p, TW_DELAY_OWN_CODE, name("render")));
+    TW_CHECK_EQ(24 * MS, part_of(&p, TW_DELAY_CALLBACK, name("other")));
+    TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_CPU, 0));
+    TW_CHECK_EQ(TW_SAMPLED, p.part[0].certainty); /* which of the two it was */
+    p = split(40 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(56 * MS, part_of(&p, TW_DELAY_OWN_CODE, name("render")));
+    TW_CHECK_EQ(TW_MEASURED, p.part[0].certainty);
+    context_now = 0; /* none runs: no sample is its own */
+    p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(80 * MS, part_of(&p, TW_DELAY_CALLBACK, 0));
+    context_now = 5; /* the handle that runs is known, and says more */
+    host->track[0].handle_since_ns = 100 * MS;
+    p = split(10 * MS, 100 * MS, 0);
+    TW_CHECK_EQ(72 * MS, part_of(&p, TW_DELAY_CALLBACK, 0));
+    tw_host_contexts(NULL);
+}
+
 TW_TEST(earlier_steps_of_the_same_task_are_its_own_code) {
     busy(100 * MS, 0);
     handle(10 * MS, 40 * MS, name("own"), 77);

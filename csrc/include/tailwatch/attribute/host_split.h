@@ -4,7 +4,7 @@
  *
  * On CPU: collections first (the pause clock), then page faults where they took more than a fifth, then code: the request's
  * own in the handle that runs now, in earlier steps of its task and in other handles of the request (where the handle
- * clock is known), else of callbacks.
+ * clock is known; else as far as samples were taken in the context in which the calling thread runs), else of callbacks.
  * Each handle of some length is split by itself, so what one slept or ran is not the other's. Runnable: throttled as far
  * as the cgroup has it, else cpu. Asleep: by the spans of that time, scaled to the sleep, since a wait's wall time
  * contains run-queue time; stopped where nothing but the watchdog's own silence covers it.
@@ -20,6 +20,10 @@
 #include "tailwatch/record/pause_clock.h"
 
 TW_BEGIN_C
+
+/* What identifies the context in which the calling thread runs code (contextvars), 0: it has none; read where the handle
+ * clock does not run, and compared with the detail of samples. Set once, before any other thread is there. */
+void tw_host_contexts(uint64_t (*read)(void));
 
 /* Adds the parts of [from_ns, to_ns] of a track to *out. pauses: of the same process; NULL: none. request: whose handles
  * are own ones, see tw_span_request(); 0: not known. Names are numbers of host->names. What no source explains is a part of cause TW_DELAY_UNEXPLAINED.

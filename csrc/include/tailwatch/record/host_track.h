@@ -37,7 +37,8 @@ typedef struct tw_host_point {
 
 typedef enum tw_span_kind {
     TW_SPAN_HANDLE,         /* a handle of the loop ran this long: name; detail: its task as in handle_task; measured */
-    TW_SPAN_RUN,            /* the watchdog's samples: on CPU or runnable in name */
+    TW_SPAN_RUN,            /* the watchdog's samples: on CPU or runnable in name; detail: what identifies the context, 0:
+                             * not known, or handles are timed */
     TW_SPAN_GIL,            /* waiting for the interpreter lock; detail: the name of what its holder ran */
     TW_SPAN_IO, TW_SPAN_LOCK, TW_SPAN_SLEEP, /* in a system call in name; detail: its number */
     TW_SPAN_SILENCE,        /* the watchdog itself did not run; detail: tw_silence */

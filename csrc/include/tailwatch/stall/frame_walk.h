@@ -39,6 +39,7 @@ typedef struct tw_interpreter {
     uint32_t minor;             /* 10 to 13 */
     tw_offsets at;
     uintptr_t gil;              /* its struct; 0: not known */
+    uint32_t context_at;        /* of a thread's state: the context in which it runs code; 0: not known */
     uintptr_t code_type, interpreter;
     char library[TW_LIBRARY_TEXT]; /* directory of the standard library: frames in it are callers of no interest */
 } tw_interpreter;
@@ -64,6 +65,9 @@ uint32_t tw_frames_read(const tw_interpreter *i, const tw_reader *r, uintptr_t t
 
 /* The thread state that holds the interpreter lock; 0: none does, or it is not known. */
 uintptr_t tw_gil_holder(const tw_interpreter *i, const tw_reader *r);
+
+/* What identifies the context in which a thread runs code; 0: it runs in none, or it is not known. */
+uintptr_t tw_thread_context(const tw_interpreter *i, const tw_reader *r, uintptr_t thread);
 
 /* Whether an address of a futex is one of the interpreter lock's. */
 static inline bool tw_gil_has(const tw_interpreter *i, uintptr_t address) {
