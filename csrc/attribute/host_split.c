@@ -4,6 +4,7 @@
 
 #include "base/arithmetic.h"
 #include "tailwatch/base/clock.h"
+#include "tailwatch/stall/watchdog.h"
 
 #define SPANS_LATE_NS (2 * TW_NS_PER_SECOND) /* a ring's spans end in order, but for so much */
 #define MEMORY_SHARE 5                       /* faults count where they took more than one part in so many of the CPU time */
@@ -36,6 +37,8 @@ typedef struct findings {
     uint32_t track, n;
     evidence of[EVIDENCE];
     uint64_t stopped_ns, throttled_ns, gil_measured_ns; /* stopped: as the ring with most has it */
+    bool alone;       /* by spans alone: no counter of the thread scales them */
+    uint64_t next_ns; /* of a ring that is read: when the span after this one begins */
 } findings;
 
 /* An interval being split. */
@@ -47,8 +50,14 @@ typedef struct split {
     tw_parts *out;
 } split;
 
+/* What a sample meets goes on until some moment before the next one was due: half of that, on average. */
+static uint64_t end_of(const tw_host_span *s, const findings *f) {
+    if (!f->alone || tw_span_certainty(s) != TW_SAMPLED) return s->to_ns;
+    return most(s->to_ns, least(s->to_ns + most(TW_WATCH_SAMPLE_NS, (s->to_ns - s->from_ns) / 8) / 2, f->next_ns));
+}
+
 static uint64_t overlap_of(const tw_host_span *s, const findings *f) {
-    return since(least(s->to_ns, f->to_ns), most(s->from_ns, f->from_ns));
+    return since(least(end_of(s, f), f->to_ns), most(s->from_ns, f->from_ns));
 }
 
 static bool is_own(const owner *own, const tw_host_span *handle) {
@@ -76,8 +85,10 @@ static void add_evidence(findings *f, const tw_host_span *s, uint64_t ns) {
 }
 
 static void find_one(findings *f, const tw_host_span *s) {
+    if (!tw_span_is_of(s, f->track)) return;
     const uint64_t ns = overlap_of(s, f);
-    if (ns == 0 || !tw_span_is_of(s, f->track)) return;
+    f->next_ns = s->from_ns;
+    if (ns == 0) return;
     switch (tw_span_kind_of(s)) {
     case TW_SPAN_SILENCE: f->stopped_ns += s->detail == TW_SILENCE_STOPPED ? ns : 0; break;
     case TW_SPAN_THROTTLED: f->throttled_ns += least(s->detail, ns); break;
@@ -95,6 +106,7 @@ static void find_in(findings *f, const tw_span_ring *ring) {
     const uint64_t stopped = f->stopped_ns;
     tw_host_span s;
     f->stopped_ns = 0;
+    f->next_ns = UINT64_MAX;
     while (n > oldest) {
         if (!tw_span_read(ring, --n, &s)) continue; /* being written */
         if (s.to_ns + SPANS_LATE_NS < f->from_ns) break;
@@ -372,7 +384,7 @@ static uint64_t paused_in(const tw_pause_clock *pauses, uint64_t from_ns, uint64
 void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns, tw_parts *out) {
     const uint32_t track = step_track(host);
     const split s = {host, NULL, track, {0, 0, 0}, out};
-    findings f = {.from_ns = from_ns, .to_ns = to_ns, .track = track < TW_TRACKS ? track : TW_ALL_TRACKS};
+    findings f = {.from_ns = from_ns, .to_ns = to_ns, .track = track < TW_TRACKS ? track : TW_ALL_TRACKS, .alone = true};
     if (from_ns >= to_ns) return;
     find_in(&f, &host->by_watchdog);
     find_in(&f, &host->by_loop);

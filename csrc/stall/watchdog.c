@@ -217,7 +217,7 @@ static void sample(tw_watchdog *w, followed *f, uint32_t track, uint64_t now) {
     tw_add(&w->host->samples, 1);
 }
 
-/* Since when a thread stalls; 0: it does not. What is usual of a step is no stall, and a thread that has ended in one
+/* Since when a thread stalls; 0: it does not. Of a step what is usual of it is no stall, and a thread that has ended in one
  * does not stall. */
 static uint64_t stalls_since(const followed *f, const tw_host_track *t, uint64_t now) {
     if (f->thread == 0 || tw_load_acquire(&t->waiting_since_ns) != 0) return 0;
@@ -225,7 +225,7 @@ static uint64_t stalls_since(const followed *f, const tw_host_track *t, uint64_t
     if (since_ns == 0 || since(now, since_ns) < (limit != 0 ? limit : TW_WATCH_STALL_NS)) return 0;
     tw_thread_state s = {.known = true};
     if (limit != 0 && f->syscall >= 0) tw_thread_state_read(f->syscall, &s);
-    return s.known ? since_ns + limit : 0;
+    return s.known ? since_ns + (limit != 0 ? tw_host_step_usual(limit) : 0) : 0;
 }
 
 /* Whether a thread stalls; then when it is to be looked at next. */
