@@ -1,7 +1,8 @@
 /* Names of functions and requests that records refer to by number: text, written once, never changed or moved.
  *
- * A name is "function  file.py:line" with an optional "  <- caller", or a request's id. Number 0 is no name. When the
- * table is full, new names become number 1, "other", and are counted.
+ * A name is "function  file.py:line" with an optional "  <- caller" and "  [system call]". Number 0 is no name. When
+ * three quarters are taken, new names lose line, caller and system call: of functions there are fewer. When the table is
+ * full, new names become number 1, "other", and are counted.
  *
  * Thread rule: any thread may add, with or without the GIL: no lock, no allocation; two threads that add the same name
  * at the same time may get two numbers. Any process may read.
@@ -16,6 +17,7 @@
 TW_BEGIN_C
 
 #define TW_NAME_ENTRIES 512
+#define TW_NAME_WHOLE (TW_NAME_ENTRIES / 4 * 3) /* so many names are kept as they are */
 #define TW_NAME_TEXT 120 /* bytes, UTF-8, cut at a character, NUL-terminated */
 
 typedef struct tw_name_entry {
