@@ -66,7 +66,7 @@ static uint64_t add_host(explained *e, uint64_t from, uint64_t to, bool sure, in
     if (from >= to) return 0;
     if (e->w->track < 0) return to - from;
     const uint64_t idle = tw_host_split(&e->g->host, (uint32_t)e->w->track, &e->g->pause, from, to,
-                                        e->w->ordinal, &parts);
+                                        (tw_whose){e->w->ordinal, e->w->context}, &parts);
     for (uint32_t i = 0; i < parts.n; ++i) {
         tw_part *part = &parts.part[i];
         if (part->cause < TW_CAUSES || part->cause == TW_DELAY_UNEXPLAINED) continue;

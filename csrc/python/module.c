@@ -231,8 +231,8 @@ static PyMethodDef core_methods[] = {
     {"trace_turn", core_trace_turn, METH_O, "trace_turn(whole, /)\n--\n\nSample the counters; whole: the clocks and names too."},
     {"stalls", core_stalls, METH_VARARGS, "stalls(mode, minor, code, library, /)\n--\n\nWhat is recorded of loops that are hooked from now on."},
     {"works", core_works, METH_O, "works(needed, /)\n--\n\nWhether streams of other processes wait for this one."},
-    {"state_words", core_state_words, METH_NOARGS, "state_words()\n--\n\nThe first words of the calling thread's state in the interpreter."},
-    {"contexts_at", core_contexts_at, METH_O, "contexts_at(word, /)\n--\n\nWhich of them is the context in which the thread runs code."},
+    {"state_words", core_state_words, METH_NOARGS, "state_words()\n--\n\nThe first words of the thread's state."},
+    {"contexts_at", core_contexts_at, METH_O, "contexts_at(word, /)\n--\n\nWhich is the context that the thread runs in."},
     {"own_frames", core_own_frames, METH_NOARGS, "own_frames()\n--\n\nThe calling thread's stack, as it is read without the GIL."},
     {"handle_links", core_handle_links, METH_VARARGS, "handle_links(samples, code, /)\n--\n\nHow the code of an asyncio handle is found."},
     {"trust_frames", core_trust_frames, METH_O, "trust_frames(how, /)\n--\n\nWhether stacks are read, and the GIL's holder."},
@@ -331,6 +331,7 @@ static int add_constants(PyObject *module) {
 static int hot_exec(PyObject *module) {
     tw_hot_state *state = PyModule_GetState(module);
     if (refuse_subinterpreter() < 0 || add_constants(module) < 0) return -1;
+    host_init();
 #define MAKE(field, spec, name) if ((state->field = make_type(module, &spec, name)) == NULL) return -1;
     HOT_TYPES(MAKE)
 #undef MAKE

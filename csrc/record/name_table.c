@@ -70,8 +70,9 @@ static uint32_t number_of(tw_name_table *t, const char text[TW_NAME_TEXT], size_
     return NO_NAME;
 }
 
-/* Without caller, system call and line, where something is left. Returns its length. */
+/* A place in the code without caller, system call and line, where something is left. Returns its length. */
 static size_t shorten(char text[TW_NAME_TEXT]) {
+    if (strstr(text, "  ") == NULL) return strlen(text);
     char *end = strstr(text, "  <- "), *call = strstr(text, "  [");
     if (end == NULL || (call != NULL && call < end)) end = call;
     if (end == NULL) end = text + strlen(text);
@@ -83,17 +84,22 @@ static size_t shorten(char text[TW_NAME_TEXT]) {
     return (size_t)(end - text);
 }
 
-uint32_t tw_name_intern(tw_name_table *t, const char *text, size_t len) {
+static uint32_t intern(tw_name_table *t, const char *text, size_t len, bool whole) {
     char cleaned[TW_NAME_TEXT];
     const size_t n = clean(text, len, cleaned);
     if (n == 0) return NO_NAME;
-    const bool whole = tw_load(&t->claimed) < TW_NAME_WHOLE;
     uint32_t number = number_of(t, cleaned, n, whole);
     if (number == NO_NAME && !whole) number = number_of(t, cleaned, shorten(cleaned), true);
     if (number != NO_NAME) return number;
     __atomic_fetch_add(&t->overflow, 1, __ATOMIC_RELAXED);
     return OTHER;
 }
+
+uint32_t tw_name_intern(tw_name_table *t, const char *text, size_t len) {
+    return intern(t, text, len, tw_load(&t->claimed) < TW_NAME_WHOLE);
+}
+
+uint32_t tw_name_intern_whole(tw_name_table *t, const char *text, size_t len) { return intern(t, text, len, true); }
 
 void tw_name_share(tw_name_table *to, const tw_name_table *from, uint32_t number) {
     char text[TW_NAME_TEXT];

@@ -217,11 +217,12 @@ static void sample(tw_watchdog *w, followed *f, uint32_t track, uint64_t now) {
     tw_add(&w->host->samples, 1);
 }
 
-/* Since when a thread stalls; 0: it does not. Of a step what is usual of it is no stall, and a thread that has ended in one
- * does not stall. */
+/* Since when a thread stalls; 0: it does not. Of a step what is usual of it is no stall, and a thread that has ended in
+ * one does not stall. */
 static uint64_t stalls_since(const followed *f, const tw_host_track *t, uint64_t now) {
+    const uint64_t limit = tw_load_acquire(&t->step_limit_ns); /* stored after the end of the step before */
     if (f->thread == 0 || tw_load_acquire(&t->waiting_since_ns) != 0) return 0;
-    const uint64_t since_ns = tw_load(&t->wake_ns), limit = tw_load(&t->step_limit_ns);
+    const uint64_t since_ns = tw_load(&t->wake_ns);
     if (since_ns == 0 || since(now, since_ns) < (limit != 0 ? limit : TW_WATCH_STALL_NS)) return 0;
     tw_thread_state s = {.known = true};
     if (limit != 0 && f->syscall >= 0) tw_thread_state_read(f->syscall, &s);

@@ -158,8 +158,8 @@ def test_the_code_of_another_request_is_not_its_own(server: Server) -> None:
 
 
 def test_the_doctor_ranks_what_came_from_upstream_beside_the_rest(server: Server) -> None:
-    """By the delay that each explains: the wait for a thread is longer than the tokenizer here. Of a handler that got no
-    CPU there is no sample: the next one is named."""
+    """By the delay that each explains: the wait for a thread is longer than the tokenizer here. Of a handler that got
+    no CPU there is no sample: the next one is named."""
 
     def both() -> bool:
         for plant, ms in (("thread", 8 * MS), ("handler", 2 * MS)):

@@ -155,7 +155,8 @@ TW_TEST(the_engine_s_wait_for_the_interpreter_lock_has_its_holder) {
     const tw_host_span s = {0, k1 - 75 * MS, k1 - 5 * MS, tw_span_what(TW_SPAN_GIL, 0, TW_SAMPLED), 0, holder, {0, 0}};
     tw_span_add(&host->by_watchdog, &s);
     const tw_parts p = explain(k0, k1);
-    TW_CHECK_EQ(70 * MS + 70 * MS / 16, part_of(&p, TW_DELAY_GIL, OF_ENGINE)); /* the next sample was due 70 ms / 8 later */
+    /* the next sample was due 70 ms / 8 later */
+    TW_CHECK_EQ(70 * MS + 70 * MS / 16, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
     TW_CHECK_EQ(10 * MS - 70 * MS / 16, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE));
     char name[TW_NAME_TEXT];
     for (uint32_t i = 0; i < p.n; ++i)
@@ -178,6 +179,18 @@ TW_TEST(all_places_that_waited_for_the_interpreter_lock_count) {
     wait_for_gil(k1 - 35 * MS, k1 - 5 * MS, "process_input");
     const tw_parts p = explain(k0, k1);
     TW_CHECK_EQ(110 * MS + 30 * MS / 16, part_of(&p, TW_DELAY_GIL, OF_ENGINE)); /* none goes on into the one after it */
+}
+
+TW_TEST(a_wait_for_the_interpreter_lock_ends_with_its_step) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm(), k1 = step(800 * MS), k2 = step(50 * MS);
+    wait_for_gil(k1 - 800 * MS, k1 - 5 * MS, "schedule"); /* by its length the next sample was due 100 ms later */
+    point(t, k1 - 4 * MS, 0);
+    point(t, k2, 0);
+    tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(796 * MS, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
+    p = explain(k1, k2);
+    TW_CHECK_EQ(0, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
 }
 
 TW_TEST(a_pause_is_no_wait_for_the_interpreter_lock) {
