@@ -401,3 +401,9 @@ void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t fr
     if (delayed >= TW_SPAN_LEAST_NS) split_run_delay(&s, &f, delayed);
     deal(&s, &f, TW_SPAN_GIL, TW_SPAN_GIL, since(sum_of(&f, TW_SPAN_GIL, TW_SPAN_GIL), paused), 0);
 }
+
+uint64_t tw_host_held_ns(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns) {
+    tw_parts parts = {0};
+    tw_host_held(host, pauses, from_ns, to_ns, &parts);
+    return least(paused_in(pauses, from_ns, to_ns) + tw_parts_sum(&parts), since(to_ns, from_ns));
+}

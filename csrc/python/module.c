@@ -12,6 +12,7 @@
 #include "python/stall/handle_clock.h"
 #include "python/stall/host.h"
 #include "python/stamp/engine_step.h"
+#include "python/stamp/rank_step.h"
 #include "python/stamp/received.h"
 #include "python/stamp/recent_frames.h"
 #include "python/stamp/requests.h"
@@ -199,6 +200,8 @@ static PyMethodDef core_methods[] = {
     {"received_message", FASTCALL(core_received_message), METH_FASTCALL,
      "received_message(streams, ids, finish_reasons, tokens, received_ns, /)\n--\n\nOutputs of one step came in a message."},
     {"step", FASTCALL(core_step), METH_FASTCALL, "step(name, batch=1, waiting=None, /)\n--\n\nOne iteration of an engine, to be entered."},
+    {"rank_enters", FASTCALL(core_rank_enters), METH_FASTCALL, "rank_enters(mark, rank, group, /)\n--\n\nA rank enters a step. What it leaves with; 0: nothing was recorded."},
+    {"rank_leaves", core_rank_leaves, METH_O, "rank_leaves(number, /)\n--\n\nIt leaves the step."},
     {"count_error", core_count_error, METH_O, "count_error(where, /)\n--\n\nCount an internal error."},
     {"count_drop", core_count_drop, METH_O, "count_drop(reason, /)\n--\n\nCount a dropped event."},
     {"count_fallback", core_count_fallback, METH_VARARGS,

@@ -46,18 +46,22 @@ MODES = {
     "outputs of four steps": "--stream-interval 4",
     "two API processes": "--api-server-count 2",
     "a small KV cache": "--num-gpu-blocks-override 32 --max-model-len 3328",
+    "two ranks": "--tensor-parallel-size 2",
 }
 SMALL = "a small KV cache"
+RANKS = "two ranks"
 
 
 @dataclass(frozen=True)
 class Plant:
-    """One way to be late: in which process, what is ordered there, and the causes and the function to be named."""
+    """One way to be late: in which process (of several, by a part of its title), what is ordered there, and the causes
+    and the function to be named."""
 
     role: str
     order: tuple[str, float | str]
     causes: tuple[str, ...]
     function: str = ""
+    title: str = ""
 
 
 PLANTS = {
@@ -77,6 +81,12 @@ PLANTS = {
     "worker: slow execute_model()": Plant("worker", ("sleep", "execute_model"), ("device",)),
     "worker: a collection": Plant("worker", ("collect", 2), ("gc2",)),
     "worker: SIGSTOP": Plant("worker", ("stop", STOP_SECONDS), ("stopped",)),
+}
+IN_RANKS = {  # of two workers
+    "rank 0: slow execute_model()": Plant("worker", ("sleep", "execute_model"), ("rank",), "rank 0", "_TP0"),
+    "rank 1: slow execute_model()": Plant("worker", ("sleep", "execute_model"), ("rank",), "rank 1", "_TP1"),
+    "rank 1: a collection": Plant("worker", ("collect", 2), ("gc2",), title="_TP1"),
+    "rank 1: SIGSTOP": Plant("worker", ("stop", STOP_SECONDS), ("stopped",), title="_TP1"),
 }
 PAIRS = (  # the second begins before the first has ended, and ends after it: of the same tokens, each has a part
     ("engine: slow schedule()", "worker: slow execute_model()"),
@@ -104,7 +114,7 @@ class Interval(NamedTuple):
 
 def act(it: Running, plant: Plant) -> Interval:
     """Has the plant act once in the process that it is for."""
-    pids = [each.pid for each in _processes(it) if each.role == plant.role]
+    pids = [each.pid for each in _processes(it) if each.role == plant.role and plant.title in title_of(each.pid)]
     what, amount = plant.order
     if what == "stop":
         found = stop(pids[0], float(amount))
@@ -112,6 +122,11 @@ def act(it: Running, plant: Plant) -> Interval:
         found = it.order(pids[0], what, amount)
     epoch = time.time() - time.monotonic()
     return Interval(found["start"] / 1e9 + epoch, found["stop"] / 1e9 + epoch)
+
+
+def title_of(pid: int) -> str:
+    """What it calls itself."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
 
 
 def stop(pid: int, seconds: float) -> dict[str, int]:
@@ -294,6 +309,21 @@ def merged(some: Iterator[Round]) -> Callable[[list[Plant]], dict[str, Any]]:
     return of
 
 
+def in_ranks(it: Running, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Two workers compute each step together: one of them is late for it."""
+
+    def round_of(name: str, happen: Callable[[], list[Interval]] = list) -> Round:
+        return play(it, name, happen, tokens=2 * TOKENS)  # their steps are short
+
+    for pid in [each.pid for each in _processes(it) if each.role == "worker"]:
+        it.order(pid, "build", OBJECTS)
+    round_of("warm")
+    yield "control", control(round_of("control"))
+    for title, plant in IN_RANKS.items():
+        found = merged(round_of(f"{title}{n}", lambda plant=plant: [act(it, plant)]) for n in range(count))  # type: ignore[misc]
+        yield title, found([plant])
+
+
 def preempted(it: Running) -> Iterator[tuple[str, dict[str, Any]]]:
     """The KV cache does not hold the streams and a request with a long prompt: it loses its place to them."""
     play(it, "warm", list, tokens=30)
@@ -312,7 +342,8 @@ def run(mode: str, options: argparse.Namespace) -> dict[str, Any]:
         )
         with running(where, Path(log.name)) as it:
             found = {}
-            for title, row in preempted(it) if mode == SMALL else rounds(it, options.rounds):
+            special = {SMALL: lambda: preempted(it), RANKS: lambda: in_ranks(it, options.rounds)}
+            for title, row in special.get(mode, lambda: rounds(it, options.rounds))():
                 found[title] = row
                 print(mode, title, json.dumps(row), flush=True)
             return {"flags": MODES[mode], "unjoined": it.look().drops.get("unjoined", 0), "rounds": found}

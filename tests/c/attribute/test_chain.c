@@ -12,14 +12,14 @@
 #define MS UINT64_C(1000000)
 #define STEP (10 * MS)
 #define ENGINE UINT64_C(7)
-enum { API, OF_ENGINE, OF_WORKER, OTHER, PROCESSES };
+enum { API, OF_ENGINE, OF_WORKER, SECOND_WORKER, OTHER, PROCESSES };
 
 static tw_segment *of[PROCESSES];
 static tw_peer_set *peers;
 static uint64_t now;
 
 static void begin(void) {
-    static const uint64_t engine[PROCESSES] = {0, ENGINE, ENGINE, ENGINE + 1};
+    static const uint64_t engine[PROCESSES] = {0, ENGINE, ENGINE, ENGINE, ENGINE + 1};
     now = 1000 * MS;
     peers = calloc(1, sizeof *peers);
     for (uint32_t i = 0; i < PROCESSES; ++i) {
@@ -232,6 +232,84 @@ TW_TEST(the_usual_wait_for_a_cpu_is_no_cause) {
     const tw_parts p = explain(k0, k1);
     TW_CHECK_EQ(0, part_of(&p, TW_DELAY_CPU, OF_ENGINE));
     TW_CHECK_NEAR(10e6, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE), 0.5e6);
+}
+
+/* ---- ranks ---- */
+
+/* All steps so far are the same; in the latest, workers enter 5 ms after it began, and one of them so much later. */
+static void enter(uint64_t k0, int late_one, uint64_t late) {
+    static uint64_t mark;
+    ++mark;
+    for (int worker = OF_WORKER; worker <= SECOND_WORKER; ++worker) {
+        tw_step_ring *ring = &of[worker]->step_ring;
+        const uint64_t at = k0 + 5 * MS + (worker == late_one ? late : 0);
+        tw_rank_leaves(ring, tw_rank_enters(ring, mark, tw_rank_detail((uint32_t)(worker - OF_WORKER), 0), at), at + MS);
+    }
+}
+
+static uint64_t warm_with_ranks(void) {
+    uint64_t key = now;
+    for (int i = 0; i < 600; ++i) {
+        enter(key, API, 0);
+        key = step(0);
+    }
+    return key;
+}
+
+TW_TEST(the_others_wait_for_the_last_rank_to_enter) {
+    char name[TW_NAME_TEXT] = "";
+    for (int worker = OF_WORKER; worker <= SECOND_WORKER; ++worker) {
+        const uint64_t k0 = warm_with_ranks(), k1 = step(200 * MS);
+        enter(k0, worker, 180 * MS);
+        const tw_parts p = explain(k0, k1);
+        TW_CHECK_EQ(180 * MS, part_of(&p, TW_DELAY_RANK, worker));
+        TW_CHECK_NEAR(20e6, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE), 1e6);
+        TW_CHECK_EQ(TW_DELAY_RANK, p.part[0].cause);
+        TW_CHECK_EQ(TW_MEASURED, p.part[0].certainty);
+        tw_name_copy(&of[API]->host.names, p.part[0].name, name, sizeof name);
+        TW_CHECK_STR(worker == OF_WORKER ? "rank 0" : "rank 1", name);
+    }
+}
+
+TW_TEST(what_the_last_rank_was_held_by_is_not_counted_twice) {
+    const uint64_t k0 = warm_with_ranks(), k1 = step(200 * MS);
+    enter(k0, SECOND_WORKER, 190 * MS);
+    stop(SECOND_WORKER, k0 + 10 * MS, k0 + 110 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(100 * MS, part_of(&p, TW_DELAY_STOPPED, SECOND_WORKER));
+    TW_CHECK_EQ(90 * MS, part_of(&p, TW_DELAY_RANK, SECOND_WORKER));
+}
+
+TW_TEST(what_holds_the_engine_while_it_waits_for_a_rank_delays_nothing) {
+    const uint64_t k0 = warm_with_ranks(), k1 = step(200 * MS);
+    enter(k0, SECOND_WORKER, 180 * MS);
+    stop(OF_ENGINE, k0 + 10 * MS, k0 + 170 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(180 * MS, part_of(&p, TW_DELAY_RANK, SECOND_WORKER));
+    TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_STOPPED, OF_ENGINE)); /* what is left */
+}
+
+TW_TEST(a_rank_is_late_by_no_more_than_the_token) {
+    const uint64_t k0 = warm_with_ranks(), k1 = step(50 * MS);
+    enter(k0, SECOND_WORKER, 54 * MS); /* of which the device hid a part */
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(50 * MS, part_of(&p, TW_DELAY_RANK, SECOND_WORKER));
+}
+
+TW_TEST(charges_never_exceed_what_is_late) {
+    uint64_t random = 11;
+    uint64_t k0 = warm_with_ranks();
+    for (int round = 0; round < 500; ++round) {
+        const uint64_t longer = tw_test_random_below(&random, 200 * MS), k1 = step(longer);
+        enter(k0, OF_WORKER + (int)tw_test_random_below(&random, 3), tw_test_random_below(&random, 300 * MS));
+        for (int process = OF_ENGINE; process <= OTHER; ++process) {
+            const uint64_t from = k0 + tw_test_random_below(&random, 100 * MS);
+            if (tw_test_random_below(&random, 3) == 0) stop(process, from, from + tw_test_random_below(&random, 150 * MS));
+        }
+        const tw_parts p = explain(k0, k1); /* checks that they sum to it */
+        for (uint32_t i = 0; i < p.n; ++i) TW_REQUIRE(p.part[i].ns <= longer);
+        k0 = k1;
+    }
 }
 
 /* ---- names ---- */

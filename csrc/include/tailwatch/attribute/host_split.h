@@ -39,4 +39,7 @@ uint64_t tw_host_split(const tw_host *host, uint32_t track, const tw_pause_clock
  * overlap what these have, and do not sum to anything. Names are numbers of host->names. */
 void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns, tw_parts *out);
 
+/* The same as a sum, with its own pauses; at most the interval. */
+uint64_t tw_host_held_ns(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns);
+
 TW_END_C
