@@ -196,17 +196,18 @@ static uint64_t add_late_ranks(explained *e, const served *s, uint64_t k0, uint6
     return beyond_ns - left;
 }
 
-/* (k0, k1] beyond what is typical, what paused it and what this process itself did. */
+/* (k0, k1] beyond what is typical, what paused it and what this process itself did. Before its own code has made a
+ * request, no engine works on it. */
 static void add_engine(explained *e, const served *s, uint64_t k0, uint64_t typical_ns, const tw_charge *d) {
     tw_parts parts = {0};
-    const uint64_t k1 = e->w->token->key_ns;
-    uint64_t accounted_ns = typical_ns + add_own_work(e, k1);
+    const uint64_t k1 = e->w->token->key_ns, own_ns = add_own_work(e, k1), begun = least(k0 + own_ns, k1);
+    uint64_t accounted_ns = typical_ns + own_ns;
     if (s->segment == NULL) return;
     for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i) accounted_ns += d->delay[i / TW_CAUSES][i % TW_CAUSES];
     accounted_ns += d->beyond_ns;
     accounted_ns -= d->passing_ns;
-    accounted_ns += add_late_ranks(e, s, k0, since(since(k1, k0), accounted_ns));
-    accounted_ns += add_held_in_steps(e, s, k0, since(since(k1, k0), accounted_ns));
+    accounted_ns += add_late_ranks(e, s, begun, since(since(k1, k0), accounted_ns));
+    accounted_ns += add_held_in_steps(e, s, begun, since(since(k1, k0), accounted_ns));
     e->joined = tw_engine_split(&s->segment->step_ring, &s->segment->host, k0, k1, e->w->request, accounted_ns, &parts);
     for (uint32_t i = 0; i < parts.n; ++i)
         if (parts.part[i].cause != TW_DELAY_UNEXPLAINED) add_engine_part(e, s->segment, s->source, parts.part[i]);

@@ -64,6 +64,7 @@ static uint64_t step_end(const tw_host_track *t, uint64_t at_ns) {
 static uint64_t end_of(const tw_host_span *s, const findings *f) {
     if (f->steps == NULL || tw_span_certainty(s) != TW_SAMPLED) return s->to_ns;
     const uint64_t half = most(TW_WATCH_SAMPLE_NS, (s->to_ns - s->from_ns) / 8) / 2;
+    if (s->from_ns >= f->to_ns || s->to_ns + half <= f->from_ns) return s->to_ns; /* points are read for what counts */
     const uint64_t latest = least(f->next_ns, step_end(f->steps, s->to_ns));
     return most(s->to_ns, least(s->to_ns + half, latest));
 }
@@ -405,5 +406,5 @@ void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t fr
 uint64_t tw_host_held_ns(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns) {
     tw_parts parts = {0};
     tw_host_held(host, pauses, from_ns, to_ns, &parts);
-    return least(paused_in(pauses, from_ns, to_ns) + tw_parts_sum(&parts), since(to_ns, from_ns));
+    return least(most(paused_in(pauses, from_ns, to_ns), tw_parts_sum(&parts)), since(to_ns, from_ns));
 }

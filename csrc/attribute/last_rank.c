@@ -128,8 +128,10 @@ typedef struct late_steps {
 static void find_late(ranks *r, uint64_t from_ns, uint64_t to_ns, late_steps *out) {
     met m;
     out->n = 0;
-    for (int i = 0; i < TW_LATE_STEPS && step_back(r, &m) && m.last_ns > from_ns; ++i) {
-        if (m.last_ns > to_ns || m.last_ns - m.median_ns < TW_SPAN_LEAST_NS) continue;
+    for (int i = 0; i < TW_LATE_STEPS && step_back(r, &m) && m.last_ns > from_ns;) {
+        if (m.last_ns > to_ns) continue; /* later steps are no token's of these */
+        ++i;
+        if (m.last_ns - m.median_ns < TW_SPAN_LEAST_NS) continue;
         out->of[out->n++] = (tw_late_rank){r->of[m.last].peer, r->of[m.last].number, m.median_ns, m.last_ns};
     }
 }

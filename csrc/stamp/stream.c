@@ -175,9 +175,9 @@ static void run(tw_stream *s) {
 
 static void first_token(tw_stream *s, uint64_t now_ns) {
     uint64_t ttft = now_ns - s->arrival_ns;
-    s->context = context_now();
     tw_histogram_record(&s->series->ttft, tw_layout_of(TW_LAYOUT_TTFT), ttft);
     first_token_examine(s, now_ns, ttft);
+    s->context = context_now();
     tw_ttft_note(&s->segment->ttft_by_concurrency, s->concurrency, ttft, now_ns);
     run(s);
     if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_TTFT, tw_layout_of(TW_LAYOUT_TTFT), ttft, now_ns);

@@ -67,6 +67,9 @@ STEPS: tuple[EngineStep, ...] = tuple(
 )
 
 
+_STAGES = 64  # of a pipeline, at most: engines of a data parallel group are apart
+
+
 def _read_rank(worker: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Rank | None:
     """A step is known by its first request and how far that is. Ranks meet in the layers of their own stage."""
     scheduled = args[0] if args else kwargs["scheduler_output"]
@@ -77,7 +80,9 @@ def _read_rank(worker: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
         first, computed = cached.req_ids[0], cached.num_computed_tokens[0]
     else:
         first, computed = scheduled.scheduled_new_reqs[0].req_id, scheduled.scheduled_new_reqs[0].num_computed_tokens
-    group = worker.rank // worker.vllm_config.parallel_config.tensor_parallel_size
+    parallel = worker.vllm_config.parallel_config
+    stage = worker.rank // parallel.tensor_parallel_size
+    group = stage + getattr(parallel, "data_parallel_rank", 0) * _STAGES
     return f"{first} {computed} {scheduled.total_num_scheduled_tokens}", worker.rank, group
 
 

@@ -49,7 +49,7 @@ class StepRecords:
         event, out = ffi.new("tw_step_event *"), []
         head = int(self._ring.event_head)
         for number in range(max(0, head - lib.TW_STEP_EVENTS), head):
-            if lib.tw_step_event_read(self._ring, number, event):
+            if lib.tw_step_event_read(self._ring, number, event) and event.what < len(EVENTS):
                 seconds = (event.from_ns / 1e9, event.to_ns / 1e9)
                 out.append(StepEvent(EVENTS[event.what], event.request, *seconds, event.detail))
         return out

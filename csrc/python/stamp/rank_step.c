@@ -20,7 +20,7 @@ PyObject *core_rank_enters(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     const unsigned long rank = mark == NULL ? 0 : PyLong_AsUnsignedLongMask(args[1]);
     const unsigned long group = mark == NULL ? 0 : PyLong_AsUnsignedLongMask(args[2]);
     if (PyErr_Occurred()) return NULL;
-    if (mark == NULL) return PyErr_Format(PyExc_TypeError, "rank_enters(mark, rank, group): expected a text and two numbers");
+    if (mark == NULL) return PyErr_Format(PyExc_TypeError, "rank_enters(mark, rank, group): a text and two numbers");
     if (!is_of_worker(core)) return PyLong_FromLong(0);
     const uint64_t number = tw_rank_enters(&core->segment->step_ring, tw_request_hash(mark, (size_t)len),
                                            tw_rank_detail((uint32_t)rank, (uint32_t)group), now);
@@ -32,6 +32,6 @@ PyObject *core_rank_leaves(PyObject *op, PyObject *number) {
     const uint64_t now = tw_now_ns();
     const unsigned long long n = PyLong_AsUnsignedLongLong(number);
     if (PyErr_Occurred()) return NULL;
-    if (n > 0) tw_rank_leaves(&core->segment->step_ring, n - 1, now);
+    if (n > 0 && *core->epoch != 0) tw_rank_leaves(&core->segment->step_ring, n - 1, now);
     Py_RETURN_NONE;
 }

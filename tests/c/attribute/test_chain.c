@@ -312,6 +312,27 @@ TW_TEST(charges_never_exceed_what_is_late) {
     }
 }
 
+TW_TEST(a_rank_that_was_late_before_the_request_was_sent_delays_no_first_token) {
+    uint64_t key = warm_with_ranks();
+    const uint64_t arrived = key + MS, sent = arrived + 300 * MS; /* its own code ran between */
+    enter(key, SECOND_WORKER, 250 * MS);
+    key = step(250 * MS);
+    for (int i = 0; i < 4; ++i) enter(key, API, 0), key = step(0);
+    enter(key, API, 0);
+    const uint64_t k1 = step(90 * MS);
+    tw_own_work own = {.before_ns = sent, .slept_until_ns = sent + MS};
+    const tw_part ran = {.ns = 300 * MS, .cause = TW_DELAY_OWN_CODE, .certainty = TW_MEASURED};
+    tw_parts_add(&own.before, &ran);
+    const tw_token_chain token = {k1, k1 + 1000, k1 + 2000};
+    const tw_wait w = {.phase = TW_PHASE_TTFT, .from_ns = arrived, .to_ns = k1 + 3000, .track = -1, .token = &token,
+                       .own = &own, .request = 77};
+    const tw_charge d = {0};
+    tw_parts p;
+    tw_wait_explain(of[API], (tw_served_by){.peer_set = peers, .engine = ENGINE}, &w, &d, true, &p);
+    TW_CHECK_NEAR(300e6, part_of(&p, TW_DELAY_OWN_CODE, 0), 0.1e6);
+    TW_CHECK_EQ(0, part_of(&p, TW_DELAY_RANK, SECOND_WORKER));
+}
+
 /* ---- names ---- */
 
 static uint64_t step_with_prefill_of(const char *request) {

@@ -76,6 +76,15 @@ TW_TEST(the_last_rank_is_late_by_what_the_other_waited) {
     }
 }
 
+TW_TEST(steps_after_the_interval_hide_none_in_it) {
+    workers(2, ENGINE);
+    warm(0);
+    const uint64_t from = now + STEP / 2, at = step(0, 1, 300 * MS), to = now + STEP / 2;
+    for (int i = 0; i < 100; ++i) (void)step(0, 0, 0);
+    TW_REQUIRE(find(from, to) == 1);
+    TW_CHECK_EQ(at, late[0].to_ns);
+}
+
 TW_TEST(what_is_usual_is_no_lateness) {
     workers(2, ENGINE);
     warm(4 * MS);
@@ -200,7 +209,7 @@ TW_TEST(a_few_microseconds_are_no_lateness) {
 }
 
 TW_TEST(what_is_found_lies_in_the_interval_and_never_overlaps) {
-    uint64_t random = 7;
+    uint64_t random = 7, found = 0;
     workers(3, ENGINE);
     for (int round = 0; round < 2000; ++round) {
         const uint64_t from = now + tw_test_random_below(&random, STEP);
@@ -216,5 +225,7 @@ TW_TEST(what_is_found_lies_in_the_interval_and_never_overlaps) {
             TW_REQUIRE(late[i].from_ns >= from && late[i].from_ns < late[i].to_ns && late[i].to_ns <= until);
             until = late[i].from_ns;
         }
+        found += n;
     }
+    TW_CHECK(found > 1000);
 }

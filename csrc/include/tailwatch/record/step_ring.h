@@ -75,7 +75,7 @@ typedef enum tw_step_event_kind {
 typedef struct tw_step_event {
     uint64_t seq;            /* running number + 1 */
     uint64_t request;        /* tw_request_hash() of its id; 0: the engine. RANK: what the step is known by */
-    uint64_t from_ns, to_ns; /* events are ordered by to_ns */
+    uint64_t from_ns, to_ns; /* events are ordered by to_ns. RANK: by from_ns; to_ns is stored as the rank leaves */
     uint64_t what;           /* tw_step_event_kind */
     uint64_t detail;         /* QUEUED: requests that waited as well. COMPILED: name of the kernel, tw_request_name_copy().
                               * RANK: tw_rank_detail() */
