@@ -168,9 +168,9 @@ KINDS = {
     ),
     "transformers": Kind(  # its engine is a thread of the API process
         "transformers, continuous batching",
-        "--cb-max-batch-tokens 512",
+        "--cb-max-batch-tokens 256",  # what a step costs on a CPU grows with it and with the cache
         {
-            "continuous batching": "--cb-num-blocks 256 --cb-block-size 64",
+            "continuous batching": "--cb-num-blocks 80 --cb-block-size 64",
             SMALL: "--cb-num-blocks 16 --cb-block-size 256",
         },
         {
