@@ -195,16 +195,22 @@ static uint64_t start_of(const tw_host_track *t, const followed *f, uint64_t now
     return least(most(from, tw_load(&t->handle_since_ns)), now);
 }
 
-/* The span of the last sample grows; another state begins another one. */
+/* What was seen last went on until then. */
+static void extend(tw_watchdog *w, followed *f, uint64_t to_ns) {
+    f->span.to_ns = to_ns;
+    tw_span_replace(&w->host->by_watchdog, f->open - 1, &f->span);
+}
+
+/* The span of the last sample grows; another state begins another one where that ends: half way, or with its handle. */
 static void keep(tw_watchdog *w, followed *f, const tw_host_track *t, tw_host_span *seen) {
     tw_host_span *s = &f->span;
-    seen->to_ns = tw_now_ns();
     if (f->open != 0 && s->what == seen->what && s->name == seen->name && s->detail == seen->detail) {
-        s->to_ns = seen->to_ns;
-        tw_span_replace(&w->host->by_watchdog, f->open - 1, s);
+        extend(w, f, seen->to_ns);
         return;
     }
+    const uint64_t handle = tw_load(&t->handle_since_ns);
     seen->from_ns = start_of(t, f, seen->to_ns);
+    if (f->open != 0) extend(w, f, handle > s->to_ns ? least(handle, seen->from_ns) : seen->from_ns);
     *s = *seen;
     f->open = tw_span_add(&w->host->by_watchdog, s) + 1;
 }
@@ -212,6 +218,7 @@ static void keep(tw_watchdog *w, followed *f, const tw_host_track *t, tw_host_sp
 static void sample(tw_watchdog *w, followed *f, uint32_t track, uint64_t now) {
     tw_host_span seen = {0};
     look(w, f, track, &seen);
+    seen.to_ns = tw_now_ns();
     keep(w, f, &w->host->track[track], &seen);
     f->next_ns = now + most(TW_WATCH_SAMPLE_NS, (now - f->stall_since_ns) / 8);
     tw_add(&w->host->samples, 1);
