@@ -35,7 +35,7 @@ from tailwatch.diagnose.why import late_tokens
 from tailwatch.snapshots.model import Cause, SlowGap
 
 STREAMS = 4
-OBJECTS = 400_000  # of the heap that is collected
+OBJECTS = 800_000  # of the heap that is collected: well beyond CLEAR_SECONDS
 STOP_SECONDS = 0.2
 SLOW_GAP_MS = 10
 CLEAR_SECONDS = 0.02  # so late is a token that is judged: no slice of the machine's other work
