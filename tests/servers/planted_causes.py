@@ -98,7 +98,7 @@ class Kind:
         plants, pairs: of a pair, the second begins before the first has ended, and ends after it: of the same tokens,
             each has a part.
         tokens: of each stream; of those that a request with a long prompt loses its place to.
-        extra: what its requests need, beside what targets.py has.
+        extra: what its requests need, beside what targets.py has; crowded: and where the KV cache is small.
     """
 
     base: str
@@ -108,6 +108,7 @@ class Kind:
     pairs: tuple[tuple[str, str], ...]
     tokens: tuple[int, int]
     extra: dict[str, Any] = field(default_factory=dict)
+    crowded: dict[str, Any] = field(default_factory=dict)
 
 
 KINDS = {
@@ -165,6 +166,8 @@ KINDS = {
             ("engine: slow forward_batch_generation()", "api: SIGSTOP"),
         ),
         (600, 600),
+        # with ignore_eos no more are taken than fit
+        crowded={"ignore_eos": False, "logit_bias": {"2": -100}},
     ),
     "transformers": Kind(  # its engine is a thread of the API process
         "transformers, continuous batching",
@@ -413,7 +416,8 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
     """One server."""
     base = SERVERS[kind.base]
     command = f"{base.command} {kind.flags} {kind.modes[mode]}"
-    SERVERS[mode] = replace(base, command=command, extra={**base.extra, **kind.extra})
+    extra = {**base.extra, **kind.extra, **(kind.crowded if mode == SMALL else {})}
+    SERVERS[mode] = replace(base, command=command, extra=extra)
     with tempfile.NamedTemporaryFile(suffix=".log") as log:
         where = argparse.Namespace(
             **{**vars(options), "server": mode, "gguf": Path(), "boot": False, "slow_gap_ms": SLOW_GAP_MS, "objects": 0}
