@@ -84,6 +84,10 @@ API = {
     **_collected("api"),
     **_stopped("api"),
 }
+LOCKED = {  # where the engine is a thread of that process, it waits for the lock that the loop holds meanwhile
+    title: replace(plant, causes=(*plant.causes, "gil")) if "callback" in plant.causes else plant
+    for title, plant in API.items()
+}
 ENGINE = {**_hogged("engine"), **_collected("engine"), **_stopped("engine")}  # that has a process of its own
 
 
@@ -177,7 +181,7 @@ KINDS = {
             SMALL: "--cb-num-blocks 16 --cb-block-size 256",
         },
         {
-            **API,
+            **LOCKED,
             **_slow("api", "put", "sleep"),
             **_slow("engine", "schedule_batch", "engine_host", process="api"),
             **_slow("engine", "_generation_step", "device", process="api"),
@@ -189,7 +193,7 @@ KINDS = {
             ("engine: slow generation_step()", "api: slow put()"),
             ("engine: slow schedule_batch()", "api: SIGSTOP"),
         ),
-        (300, 300),
+        (300, 900),
         {"generation_config": json.dumps({"eos_token_id": -1, "do_sample": False})},
     ),
 }
