@@ -101,7 +101,7 @@ class Kind:
         modes: what it gets in each.
         plants, pairs: of a pair, the second begins before the first has ended, and ends after it: of the same tokens,
             each has a part.
-        tokens: of each stream; of those that a request with a long prompt loses its place to.
+        tokens: of each stream.
         extra: what its requests need, beside what targets.py has; crowded: and where the KV cache is small.
     """
 
@@ -110,7 +110,7 @@ class Kind:
     modes: dict[str, str]
     plants: dict[str, Plant]
     pairs: tuple[tuple[str, str], ...]
-    tokens: tuple[int, int]
+    tokens: int
     extra: dict[str, Any] = field(default_factory=dict)
     crowded: dict[str, Any] = field(default_factory=dict)
 
@@ -142,7 +142,7 @@ KINDS = {
             ("worker: slow execute_model()", "api: slow process_outputs()"),
             ("engine: slow schedule()", "api: SIGSTOP"),
         ),
-        (1800, 600),
+        1800,
     ),
     "sglang": Kind(
         "sglang, overlapping",
@@ -169,17 +169,14 @@ KINDS = {
             ("detokenizer: slow handle_batch_token_id_out()", "api: slow handle_batch_output()"),
             ("engine: slow forward_batch_generation()", "api: SIGSTOP"),
         ),
-        (600, 600),
+        600,
         # with ignore_eos no more are taken than fit
         crowded={"ignore_eos": False, "logit_bias": {"2": -100}},
     ),
     "transformers": Kind(  # its engine is a thread of the API process
         "transformers, continuous batching",
         "--cb-max-batch-tokens 256",  # what a step costs on a CPU grows with it and with the cache
-        {
-            "continuous batching": "--cb-num-blocks 80 --cb-block-size 64",
-            SMALL: "--cb-num-blocks 16 --cb-block-size 256",
-        },
+        {"continuous batching": "--cb-num-blocks 80 --cb-block-size 64"},  # a small one: batching_causes.py
         {
             **LOCKED,
             **_slow("api", "put", "sleep"),
@@ -193,7 +190,7 @@ KINDS = {
             ("engine: slow generation_step()", "api: slow put()"),
             ("engine: slow schedule_batch()", "api: SIGSTOP"),
         ),
-        (300, 900),
+        300,
         {"generation_config": json.dumps({"eos_token_id": -1, "do_sample": False})},
     ),
 }
@@ -369,7 +366,7 @@ def meets_bars(row: dict[str, Any]) -> bool:
 
 def rounds(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Title and account of each."""
-    tokens, _ = kind.tokens
+    tokens = kind.tokens
     for role in {plant.role for plant in kind.plants.values()}:
         for pid in [each.pid for each in _processes(it) if each.role == role]:
             it.order(pid, "build", OBJECTS)
@@ -408,11 +405,10 @@ def merged(some: Iterator[Round]) -> Callable[[list[Plant]], dict[str, Any]]:
     return of
 
 
-def preempted(it: Running, kind: Kind) -> Iterator[tuple[str, dict[str, Any]]]:
+def preempted(it: Running) -> Iterator[tuple[str, dict[str, Any]]]:
     """The KV cache does not hold the streams and a request with a long prompt: it loses its place to them."""
     play(it, "warm", list, tokens=30)
-    _, tokens = kind.tokens
-    found = play(it, "preempted", lambda: request(it, "victim", VICTIM, tokens // 2), tokens, other="victim")
+    found = play(it, "preempted", lambda: request(it, "victim", VICTIM, 300), tokens=600, other="victim")
     yield "preempted", account(found, [Plant("engine", ("", 0), ("preempted", "queued"))])
 
 
@@ -428,7 +424,7 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
         )
         with running(where, Path(log.name)) as it:
             found = {}
-            for title, row in preempted(it, kind) if mode == SMALL else rounds(it, kind, options.rounds):
+            for title, row in preempted(it) if mode == SMALL else rounds(it, kind, options.rounds):
                 found[title] = row
                 print(mode, title, json.dumps(row), flush=True)
             return {"flags": kind.modes[mode], "unjoined": it.look().drops.get("unjoined", 0), "rounds": found}
