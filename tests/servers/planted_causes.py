@@ -169,14 +169,14 @@ KINDS = {
             ("detokenizer: slow handle_batch_token_id_out()", "api: slow handle_batch_output()"),
             ("engine: slow forward_batch_generation()", "api: SIGSTOP"),
         ),
-        600,
+        900,
         # with ignore_eos no more are taken than fit
         crowded={"ignore_eos": False, "logit_bias": {"2": -100}},
     ),
     "transformers": Kind(  # its engine is a thread of the API process
         "transformers, continuous batching",
         "--cb-max-batch-tokens 256",  # what a step costs on a CPU grows with it and with the cache
-        {"continuous batching": "--cb-num-blocks 80 --cb-block-size 64"},  # a small one: batching_causes.py
+        {"continuous batching": "--cb-num-blocks 112 --cb-block-size 64"},  # a small one: batching_causes.py
         {
             **LOCKED,
             **_slow("api", "put", "sleep"),
@@ -190,7 +190,7 @@ KINDS = {
             ("engine: slow generation_step()", "api: slow put()"),
             ("engine: slow schedule_batch()", "api: SIGSTOP"),
         ),
-        300,
+        900,
         {"generation_config": json.dumps({"eos_token_id": -1, "do_sample": False})},
     ),
 }
