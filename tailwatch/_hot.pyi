@@ -396,6 +396,11 @@ class Core:
         counted from now on); else it is only watched for a streaming content type."""
     def step(self, name: str, batch: int = 1, waiting: int | None = None, /) -> Step:
         """An iteration of an engine. ValueError, TypeError or OverflowError for what is no number of requests."""
+    def rank_enters(self, mark: str, rank: int, group: int, /) -> int:
+        """A rank of an engine elsewhere enters a step. mark: of that step in all its ranks alike, and of no other near
+        it; group: of the ranks that meet in each layer. Returns what it leaves with; 0: nothing was recorded."""
+    def rank_leaves(self, number: int, /) -> None:
+        """It leaves the step that it entered."""
     def count_error(self, where: int) -> None: ...
     def count_drop(self, reason: int) -> None: ...
     def count_fallback(self, shape: str, reason: str, /) -> None:

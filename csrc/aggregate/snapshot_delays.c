@@ -81,7 +81,7 @@ static void shares_rename(tw_snapshot *s, const tw_segment *g, tw_slow_record *r
 static uint32_t name_take(tw_snapshot *s, const tw_segment *g, uint32_t number) {
     char name[TW_NAME_TEXT];
     tw_engine_name_copy(&g->step_ring, &g->host, number, name, sizeof name);
-    return tw_name_intern(s->names, name, strlen(name));
+    return tw_name_intern_whole(s->names, name, strlen(name));
 }
 
 /* Of a segment that lies, too. */

@@ -1,10 +1,12 @@
 #include "tailwatch/attribute/chain.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/arithmetic.h"
 #include "tailwatch/attribute/engine_split.h"
 #include "tailwatch/attribute/host_split.h"
+#include "tailwatch/attribute/last_rank.h"
 #include "tailwatch/base/atomic.h"
 
 /* A wait that is being explained. */
@@ -66,7 +68,7 @@ static uint64_t add_host(explained *e, uint64_t from, uint64_t to, bool sure, in
     if (from >= to) return 0;
     if (e->w->track < 0) return to - from;
     const uint64_t idle = tw_host_split(&e->g->host, (uint32_t)e->w->track, &e->g->pause, from, to,
-                                        e->w->ordinal, &parts);
+                                        (tw_whose){e->w->ordinal, e->w->context}, &parts);
     for (uint32_t i = 0; i < parts.n; ++i) {
         tw_part *part = &parts.part[i];
         if (part->cause < TW_CAUSES || part->cause == TW_DELAY_UNEXPLAINED) continue;
@@ -168,6 +170,32 @@ static uint64_t add_held_in_steps(explained *e, const served *s, uint64_t k0, ui
     return beyond_ns - h.left_ns;
 }
 
+static void add_late_rank(explained *e, const tw_late_rank *late, uint32_t source, uint64_t ns) {
+    char name[16];
+    const int len = snprintf(name, sizeof name, "rank %u", late->rank);
+    const tw_part part = {.ns = ns, .name = tw_name_intern(&e->g->host.names, name, (size_t)len),
+                          .cause = TW_DELAY_RANK, .certainty = TW_MEASURED, .source = (uint8_t)source};
+    add_part(e, &part);
+}
+
+/* The engine's ranks wait for the last one to enter a step, and so does the engine: what that does meanwhile delays
+ * nothing. What held the late rank's process is apart. Returns its sum, at most beyond_ns. */
+static uint64_t add_late_ranks(explained *e, const served *s, uint64_t k0, uint64_t beyond_ns) {
+    const tw_peer_set *peers = e->by.peer_set;
+    tw_late_rank late[TW_LATE_STEPS];
+    uint64_t left = beyond_ns;
+    if (s->engine == 0 || left == 0) return 0;
+    const uint32_t n = tw_late_ranks(peers, s->engine, k0, e->w->token->key_ns, late);
+    for (uint32_t i = 0; i < n && left > 0; ++i) {
+        const tw_segment *worker = peers->segment[late[i].peer];
+        const uint64_t held = tw_host_held_ns(&worker->host, &worker->pause, late[i].from_ns, late[i].to_ns);
+        const uint64_t ns = least(late[i].to_ns - late[i].from_ns - held, left);
+        left -= ns;
+        if (ns > 0) add_late_rank(e, &late[i], source_of(&peers->peer[late[i].peer]), ns);
+    }
+    return beyond_ns - left;
+}
+
 /* (k0, k1] beyond what is typical, what paused it and what this process itself did. */
 static void add_engine(explained *e, const served *s, uint64_t k0, uint64_t typical_ns, const tw_charge *d) {
     tw_parts parts = {0};
@@ -177,6 +205,7 @@ static void add_engine(explained *e, const served *s, uint64_t k0, uint64_t typi
     for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i) accounted_ns += d->delay[i / TW_CAUSES][i % TW_CAUSES];
     accounted_ns += d->beyond_ns;
     accounted_ns -= d->passing_ns;
+    accounted_ns += add_late_ranks(e, s, k0, since(since(k1, k0), accounted_ns));
     accounted_ns += add_held_in_steps(e, s, k0, since(since(k1, k0), accounted_ns));
     e->joined = tw_engine_split(&s->segment->step_ring, &s->segment->host, k0, k1, e->w->request, accounted_ns, &parts);
     for (uint32_t i = 0; i < parts.n; ++i)

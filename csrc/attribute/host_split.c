@@ -4,6 +4,7 @@
 
 #include "base/arithmetic.h"
 #include "tailwatch/base/clock.h"
+#include "tailwatch/stall/watchdog.h"
 
 #define SPANS_LATE_NS (2 * TW_NS_PER_SECOND) /* a ring's spans end in order, but for so much */
 #define MEMORY_SHARE 5                       /* faults count where they took more than one part in so many of the CPU time */
@@ -27,7 +28,7 @@ typedef struct evidence {
 typedef struct owner {
     uint64_t task;    /* whose step runs at the interval's end; 0: not known */
     uint64_t request; /* 0: not known */
-    uint64_t context; /* in which code runs at the interval's end; 0: not known, or the task is */
+    uint64_t context; /* in which it runs; 0: not known */
 } owner;
 
 typedef struct findings {
@@ -37,6 +38,8 @@ typedef struct findings {
     evidence of[EVIDENCE];
     uint64_t stopped_ns, throttled_ns, gil_measured_ns; /* stopped: as the ring with most has it */
     uint64_t stop_from_ns, stop_to_ns; /* the longest stop */
+    const tw_host_track *steps; /* whose spans no counter scales: a thread with engine steps; NULL: none */
+    uint64_t next_ns;           /* of a ring that is read: when the sampled span after this one begins */
 } findings;
 
 /* An interval being split. */
@@ -48,8 +51,26 @@ typedef struct split {
     tw_parts *out;
 } split;
 
+/* The end of the step that goes on at an instant: the first point after it; UINT64_MAX: there is none yet. */
+static uint64_t step_end(const tw_host_track *t, uint64_t at_ns) {
+    uint64_t end_ns = UINT64_MAX;
+    tw_host_point point;
+    for (uint64_t n = tw_load_acquire(&t->point_head); n-- > 0 && tw_host_track_read(t, n, &point); end_ns = point.at_ns)
+        if (point.at_ns <= at_ns) break;
+    return end_ns;
+}
+
+/* What a sample shows goes on until some moment before the next one was due, half of that on average, and no longer than
+ * the step. */
+static uint64_t end_of(const tw_host_span *s, const findings *f) {
+    if (f->steps == NULL || tw_span_certainty(s) != TW_SAMPLED) return s->to_ns;
+    const uint64_t half = most(TW_WATCH_SAMPLE_NS, (s->to_ns - s->from_ns) / 8) / 2;
+    const uint64_t latest = least(f->next_ns, step_end(f->steps, s->to_ns));
+    return most(s->to_ns, least(s->to_ns + half, latest));
+}
+
 static uint64_t overlap_of(const tw_host_span *s, const findings *f) {
-    return since(least(s->to_ns, f->to_ns), most(s->from_ns, f->from_ns));
+    return since(least(end_of(s, f), f->to_ns), most(s->from_ns, f->from_ns));
 }
 
 static bool is_own(const owner *own, const tw_host_span *handle) {
@@ -90,8 +111,10 @@ static uint64_t gil_ns(const findings *f, const tw_host_span *s, uint64_t ns) {
 }
 
 static void find_one(findings *f, const tw_host_span *s) {
+    if (!tw_span_is_of(s, f->track)) return;
     const uint64_t ns = overlap_of(s, f);
-    if (ns == 0 || !tw_span_is_of(s, f->track)) return;
+    if (tw_span_certainty(s) == TW_SAMPLED) f->next_ns = s->from_ns;
+    if (ns == 0) return;
     switch (tw_span_kind_of(s)) {
     case TW_SPAN_SILENCE:
         if (s->detail == TW_SILENCE_STOPPED) note_stop(f, s, ns);
@@ -111,6 +134,7 @@ static void find_in(findings *f, const tw_span_ring *ring) {
     const uint64_t stopped = f->stopped_ns;
     tw_host_span s;
     f->stopped_ns = 0;
+    f->next_ns = UINT64_MAX;
     while (n > oldest) {
         if (!tw_span_read(ring, --n, &s)) continue; /* being written */
         if (s.to_ns + SPANS_LATE_NS < f->from_ns) break;
@@ -185,9 +209,9 @@ static tw_detail detail_of(tw_span_kind kind) {
     return is_code(kind) ? TW_DETAIL_NONE : TW_DETAIL_SYSCALL;
 }
 
-/* Of code the time is measured; what of it is the request's own, where that is divided by samples, is not. */
+/* Of code the time is measured; how much of it is the request's own is not, where samples divide it. */
 static tw_certainty certainty_of(const findings *f, const evidence *e) {
-    const bool divided = is_sample(e->kind) && sum_of(f, OWN_RUN, OWN_RUN) > 0 && sum_of(f, TW_SPAN_RUN, TW_SPAN_RUN) > 0;
+    const bool divided = is_sample(e->kind) && sum_of(f, OWN_RUN, OWN_RUN) > 0;
     return is_code(e->kind) && !divided ? TW_MEASURED : e->certainty;
 }
 
@@ -335,19 +359,12 @@ static uint64_t split_handles(const split *s, uint64_t from_ns, uint64_t to_ns) 
     return waited + split_window(s, at, to_ns, TW_DELAY_CALLBACK);
 }
 
-static uint64_t (*context_reader)(void);
-
-void tw_host_contexts(uint64_t (*read)(void)) { context_reader = read; }
-
-static uint64_t own_context(void) { return context_reader == NULL ? 0 : context_reader(); }
-
 uint64_t tw_host_split(const tw_host *host, uint32_t track, const tw_pause_clock *pauses, uint64_t from_ns,
-                       uint64_t to_ns, uint64_t request, tw_parts *out) {
+                       uint64_t to_ns, tw_whose whose, tw_parts *out) {
     if (track >= TW_TRACKS || from_ns >= to_ns) return 0;
     const uint64_t handle = tw_load(&host->track[track].handle_since_ns);
     const uint64_t own_from = handle == 0 || handle > to_ns ? to_ns : most(handle, from_ns);
-    const owner own = handle == 0 ? (owner){0, request, own_context()}
-                                  : (owner){tw_load(&host->track[track].handle_task), request, 0};
+    const owner own = {handle == 0 ? 0 : tw_load(&host->track[track].handle_task), whose.request, whose.context};
     const split s = {host, pauses, track, own, out};
     return split_handles(&s, from_ns, own_from) + split_window(&s, own_from, to_ns, TW_DELAY_OWN_CODE);
 }
@@ -388,7 +405,8 @@ static uint64_t paused_in(const tw_pause_clock *pauses, uint64_t from_ns, uint64
 void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns, tw_parts *out) {
     const uint32_t track = step_track(host);
     const split s = {host, NULL, track, {0, 0, 0}, out};
-    findings f = {.from_ns = from_ns, .to_ns = to_ns, .track = track < TW_TRACKS ? track : TW_ALL_TRACKS};
+    findings f = {.from_ns = from_ns, .to_ns = to_ns, .track = track < TW_TRACKS ? track : TW_ALL_TRACKS,
+                  .steps = track < TW_TRACKS ? &host->track[track] : NULL};
     if (from_ns >= to_ns) return;
     find_in(&f, &host->by_watchdog);
     find_in(&f, &host->by_loop);
@@ -398,4 +416,10 @@ void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t fr
     const uint64_t delayed = since(run_delay_beyond(&host->track[track], from_ns, to_ns), paused);
     if (delayed >= TW_SPAN_LEAST_NS) split_run_delay(&s, &f, delayed);
     deal(&s, &f, TW_SPAN_GIL, TW_SPAN_GIL, since(sum_of(&f, TW_SPAN_GIL, TW_SPAN_GIL), paused), 0);
+}
+
+uint64_t tw_host_held_ns(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns) {
+    tw_parts parts = {0};
+    tw_host_held(host, pauses, from_ns, to_ns, &parts);
+    return least(paused_in(pauses, from_ns, to_ns) + tw_parts_sum(&parts), since(to_ns, from_ns));
 }

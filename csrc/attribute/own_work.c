@@ -28,7 +28,7 @@ static void divide(tw_own_work *work, uint64_t slept_until_ns) {
 void tw_own_work_add(tw_own_work *work, const tw_host *host, uint32_t track, const tw_pause_clock *pauses,
                      uint64_t from_ns, uint64_t to_ns, uint64_t request) {
     tw_parts parts = {0};
-    (void)tw_host_split(host, track, pauses, from_ns, to_ns, request, &parts);
+    (void)tw_host_split(host, track, pauses, from_ns, to_ns, (tw_whose){request, 0}, &parts);
     divide(work, tw_load(&host->track[track].slept_until_ns));
     add_known(&work->since, &parts);
     work->since_ns = to_ns;

@@ -16,7 +16,7 @@ static void record(tw_segment *g, int stall, uint64_t ns) {
 void tw_stall_record(tw_segment *g, uint32_t track, uint64_t from_ns, uint64_t to_ns) {
     tw_parts parts = {0};
     uint64_t ns[TW_STALLS] = {0};
-    (void)tw_host_split(&g->host, track, &g->pause, from_ns, to_ns, 0, &parts);
+    (void)tw_host_split(&g->host, track, &g->pause, from_ns, to_ns, (tw_whose){0, 0}, &parts);
     for (uint32_t i = 0; i < parts.n; i++) ns[stall_of(parts.part[i].cause)] += parts.part[i].ns;
     for (int stall = TW_CAUSES; stall < TW_STALLS; stall++) record(g, stall, ns[stall]);
 }

@@ -12,6 +12,7 @@
 #include "python/stall/handle_clock.h"
 #include "python/stall/host.h"
 #include "python/stamp/engine_step.h"
+#include "python/stamp/rank_step.h"
 #include "python/stamp/received.h"
 #include "python/stamp/recent_frames.h"
 #include "python/stamp/requests.h"
@@ -199,6 +200,8 @@ static PyMethodDef core_methods[] = {
     {"received_message", FASTCALL(core_received_message), METH_FASTCALL,
      "received_message(streams, ids, finish_reasons, tokens, received_ns, /)\n--\n\nOutputs of one step came in a message."},
     {"step", FASTCALL(core_step), METH_FASTCALL, "step(name, batch=1, waiting=None, /)\n--\n\nOne iteration of an engine, to be entered."},
+    {"rank_enters", FASTCALL(core_rank_enters), METH_FASTCALL, "rank_enters(mark, rank, group, /)\n--\n\nA rank enters a step. What it leaves with; 0: nothing was recorded."},
+    {"rank_leaves", core_rank_leaves, METH_O, "rank_leaves(number, /)\n--\n\nIt leaves the step."},
     {"count_error", core_count_error, METH_O, "count_error(where, /)\n--\n\nCount an internal error."},
     {"count_drop", core_count_drop, METH_O, "count_drop(reason, /)\n--\n\nCount a dropped event."},
     {"count_fallback", core_count_fallback, METH_VARARGS,
@@ -231,8 +234,8 @@ static PyMethodDef core_methods[] = {
     {"trace_turn", core_trace_turn, METH_O, "trace_turn(whole, /)\n--\n\nSample the counters; whole: the clocks and names too."},
     {"stalls", core_stalls, METH_VARARGS, "stalls(mode, minor, code, library, /)\n--\n\nWhat is recorded of loops that are hooked from now on."},
     {"works", core_works, METH_O, "works(needed, /)\n--\n\nWhether streams of other processes wait for this one."},
-    {"state_words", core_state_words, METH_NOARGS, "state_words()\n--\n\nThe first words of the calling thread's state in the interpreter."},
-    {"contexts_at", core_contexts_at, METH_O, "contexts_at(word, /)\n--\n\nWhich of them is the context in which the thread runs code."},
+    {"state_words", core_state_words, METH_NOARGS, "state_words()\n--\n\nThe first words of the thread's state."},
+    {"contexts_at", core_contexts_at, METH_O, "contexts_at(word, /)\n--\n\nWhich is the context that the thread runs in."},
     {"own_frames", core_own_frames, METH_NOARGS, "own_frames()\n--\n\nThe calling thread's stack, as it is read without the GIL."},
     {"handle_links", core_handle_links, METH_VARARGS, "handle_links(samples, code, /)\n--\n\nHow the code of an asyncio handle is found."},
     {"trust_frames", core_trust_frames, METH_O, "trust_frames(how, /)\n--\n\nWhether stacks are read, and the GIL's holder."},
@@ -331,6 +334,7 @@ static int add_constants(PyObject *module) {
 static int hot_exec(PyObject *module) {
     tw_hot_state *state = PyModule_GetState(module);
     if (refuse_subinterpreter() < 0 || add_constants(module) < 0) return -1;
+    host_init();
 #define MAKE(field, spec, name) if ((state->field = make_type(module, &spec, name)) == NULL) return -1;
     HOT_TYPES(MAKE)
 #undef MAKE

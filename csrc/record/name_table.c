@@ -51,24 +51,55 @@ static void write_entry(tw_name_entry *e, const char text[TW_NAME_TEXT], uint64_
     tw_store_release(&e->hash, hash);
 }
 
-uint32_t tw_name_intern(tw_name_table *t, const char *text, size_t len) {
-    char cleaned[TW_NAME_TEXT];
-    const size_t n = clean(text, len, cleaned);
-    if (n == 0) return NO_NAME;
-    const uint64_t hash = most(tw_text_hash(cleaned, n), TAKEN + 1);
+static uint64_t hash_of(const char *text, size_t n) { return most(tw_text_hash(text, n), TAKEN + 1); }
+
+/* The number of a name that is there, or is added; NO_NAME: neither. */
+static uint32_t number_of(tw_name_table *t, const char text[TW_NAME_TEXT], size_t n, bool adds) {
+    const uint64_t hash = hash_of(text, n);
     for (uint32_t probe = 0; probe < TW_NAME_ENTRIES - FIRST; probe++) {
         const uint32_t number = FIRST + (uint32_t)((hash + probe) % (TW_NAME_ENTRIES - FIRST));
         tw_name_entry *e = &t->entry[number];
         const uint64_t found = tw_load_acquire(&e->hash);
         if (found == hash) return number;
+        if (found == 0 && !adds) return NO_NAME;
         if (found != 0 || !take(&e->hash)) continue;
         __atomic_fetch_add(&t->claimed, 1, __ATOMIC_RELAXED);
-        write_entry(e, cleaned, hash);
+        write_entry(e, text, hash);
         return number;
     }
+    return NO_NAME;
+}
+
+/* A place in the code without caller, system call and line, where something is left. Returns its length. */
+static size_t shorten(char text[TW_NAME_TEXT]) {
+    if (strstr(text, "  ") == NULL) return strlen(text);
+    char *end = strstr(text, "  <- "), *call = strstr(text, "  [");
+    if (end == NULL || (call != NULL && call < end)) end = call;
+    if (end == NULL) end = text + strlen(text);
+    char *line = end;
+    while (line > text && line[-1] >= '0' && line[-1] <= '9') line--;
+    if (line < end && line > text && line[-1] == ':') end = line - 1;
+    if (end == text) return strlen(text);
+    memset(end, 0, (size_t)(text + TW_NAME_TEXT - end));
+    return (size_t)(end - text);
+}
+
+static uint32_t intern(tw_name_table *t, const char *text, size_t len, bool whole) {
+    char cleaned[TW_NAME_TEXT];
+    const size_t n = clean(text, len, cleaned);
+    if (n == 0) return NO_NAME;
+    uint32_t number = number_of(t, cleaned, n, whole);
+    if (number == NO_NAME && !whole) number = number_of(t, cleaned, shorten(cleaned), true);
+    if (number != NO_NAME) return number;
     __atomic_fetch_add(&t->overflow, 1, __ATOMIC_RELAXED);
     return OTHER;
 }
+
+uint32_t tw_name_intern(tw_name_table *t, const char *text, size_t len) {
+    return intern(t, text, len, tw_load(&t->claimed) < TW_NAME_WHOLE);
+}
+
+uint32_t tw_name_intern_whole(tw_name_table *t, const char *text, size_t len) { return intern(t, text, len, true); }
 
 void tw_name_share(tw_name_table *to, const tw_name_table *from, uint32_t number) {
     char text[TW_NAME_TEXT];

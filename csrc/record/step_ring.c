@@ -141,6 +141,17 @@ void tw_step_event_write(tw_step_ring *ring, tw_step_event_kind kind, uint64_t r
     tw_store_release(&ring->event_head, n + 1);
 }
 
+uint64_t tw_rank_enters(tw_step_ring *ring, uint64_t mark, uint64_t detail, uint64_t now_ns) {
+    tw_step_event_write(ring, TW_EVENT_RANK, mark, now_ns, now_ns, detail);
+    return tw_load(&ring->event_head) - 1;
+}
+
+/* A word of a record that stays what it is: a reader has the one value or the other. */
+void tw_rank_leaves(tw_step_ring *ring, uint64_t number, uint64_t now_ns) {
+    tw_step_event *event = &ring->event[number % TW_STEP_EVENTS];
+    if (tw_load(&event->seq) == number + 1) tw_store_release(&event->to_ns, now_ns);
+}
+
 /* Number n stands at its place; 0 is no name. */
 uint32_t tw_request_name_write(tw_step_ring *ring, const char *id, size_t len) {
     tw_request_name name = {0, {0}};

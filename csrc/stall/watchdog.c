@@ -195,22 +195,16 @@ static uint64_t start_of(const tw_host_track *t, const followed *f, uint64_t now
     return least(most(from, tw_load(&t->handle_since_ns)), now);
 }
 
-/* What was seen last went on until then. */
-static void extend(tw_watchdog *w, followed *f, uint64_t to_ns) {
-    f->span.to_ns = to_ns;
-    tw_span_replace(&w->host->by_watchdog, f->open - 1, &f->span);
-}
-
-/* The span of the last sample grows; another state begins another one where that ends: half way, or with its handle. */
+/* The span of the last sample grows; another state begins another one. */
 static void keep(tw_watchdog *w, followed *f, const tw_host_track *t, tw_host_span *seen) {
     tw_host_span *s = &f->span;
+    seen->to_ns = tw_now_ns();
     if (f->open != 0 && s->what == seen->what && s->name == seen->name && s->detail == seen->detail) {
-        extend(w, f, seen->to_ns);
+        s->to_ns = seen->to_ns;
+        tw_span_replace(&w->host->by_watchdog, f->open - 1, s);
         return;
     }
-    const uint64_t handle = tw_load(&t->handle_since_ns);
     seen->from_ns = start_of(t, f, seen->to_ns);
-    if (f->open != 0) extend(w, f, handle > s->to_ns ? least(handle, seen->from_ns) : seen->from_ns);
     *s = *seen;
     f->open = tw_span_add(&w->host->by_watchdog, s) + 1;
 }
@@ -218,21 +212,21 @@ static void keep(tw_watchdog *w, followed *f, const tw_host_track *t, tw_host_sp
 static void sample(tw_watchdog *w, followed *f, uint32_t track, uint64_t now) {
     tw_host_span seen = {0};
     look(w, f, track, &seen);
-    seen.to_ns = tw_now_ns();
     keep(w, f, &w->host->track[track], &seen);
     f->next_ns = now + most(TW_WATCH_SAMPLE_NS, (now - f->stall_since_ns) / 8);
     tw_add(&w->host->samples, 1);
 }
 
-/* Since when a thread stalls; 0: it does not. What is usual of a step is no stall, and a thread that has ended in one
- * does not stall. */
+/* Since when a thread stalls; 0: it does not. Of a step what is usual of it is no stall, and a thread that has ended in
+ * one does not stall. */
 static uint64_t stalls_since(const followed *f, const tw_host_track *t, uint64_t now) {
+    const uint64_t limit = tw_load_acquire(&t->step_limit_ns); /* stored after the end of the step before */
     if (f->thread == 0 || tw_load_acquire(&t->waiting_since_ns) != 0) return 0;
-    const uint64_t since_ns = tw_load(&t->wake_ns), limit = tw_load(&t->step_limit_ns);
+    const uint64_t since_ns = tw_load(&t->wake_ns);
     if (since_ns == 0 || since(now, since_ns) < (limit != 0 ? limit : TW_WATCH_STALL_NS)) return 0;
     tw_thread_state s = {.known = true};
     if (limit != 0 && f->syscall >= 0) tw_thread_state_read(f->syscall, &s);
-    return s.known ? since_ns + limit : 0;
+    return s.known ? since_ns + (limit != 0 ? tw_host_step_usual(limit) : 0) : 0;
 }
 
 /* Whether a thread stalls; then when it is to be looked at next. */

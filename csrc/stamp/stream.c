@@ -82,9 +82,25 @@ static void chain_of(const tw_stream *s, tw_wait *w) {
     w->ready = (tw_ready){true, w->before != NULL, w->token->key_ns, w->token->key_ns, from, w->token->recv_ns};
 }
 
+/* ---- the context in which it is stamped ---- */
+
+static uint64_t (*context_reader)(void);
+
+void tw_stream_contexts(uint64_t (*read)(void)) { context_reader = read; }
+
+static uint64_t context_now(void) { return context_reader == NULL ? 0 : context_reader(); }
+
+/* An address that another context had before is no evidence: one that lives since the first token is. */
+static uint64_t lasting_context(const tw_stream *s) {
+    return s->context != 0 && s->context == context_now() ? s->context : 0;
+}
+
+/* ---- what a wait was ---- */
+
 static tw_wait wait_of(const tw_stream *s, tw_phase phase, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns) {
     tw_wait w = {.phase = phase, .from_ns = from_ns, .to_ns = to_ns, .typical_ns = typical_ns,
-                 .client_ns = least(s->client_ns, to_ns - from_ns), .request = s->request, .ordinal = s->ordinal, .track = -1};
+                 .client_ns = least(s->client_ns, to_ns - from_ns), .request = s->request, .ordinal = s->ordinal,
+                 .context = lasting_context(s), .track = -1};
     w.ready = tw_ready_by_loop(s->segment, &w.track);
     chain_of(s, &w);
     return w;
@@ -160,6 +176,7 @@ static void run(tw_stream *s) {
 
 static void first_token(tw_stream *s, uint64_t now_ns) {
     uint64_t ttft = now_ns - s->arrival_ns;
+    s->context = context_now();
     tw_histogram_record(&s->series->ttft, tw_layout_of(TW_LAYOUT_TTFT), ttft);
     first_token_examine(s, now_ns, ttft);
     tw_ttft_note(&s->segment->ttft_by_concurrency, s->concurrency, ttft, now_ns);

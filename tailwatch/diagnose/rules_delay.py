@@ -54,7 +54,10 @@ _REMEDIES = {
         "steps without a CUDA graph",
         "capture graphs for these batch sizes (vLLM: --max-cudagraph-capture-size, SGLang: --cuda-graph-max-bs)",
     ),
-    "rank": ("the slowest rank", "look at that rank's device and process"),
+    "rank": (
+        "one rank entered the engine's steps late, and the others waited for it",
+        "give each worker a CPU of its own, and look at what else its process runs (py-spy dump --pid PID)",
+    ),
 }
 
 

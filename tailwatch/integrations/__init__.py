@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tailwatch.integrations.engine_steps import EngineStep
+    from tailwatch.integrations.engine_steps import EngineStep, RankStep
     from tailwatch.integrations.fast_sse_targets import FastSSETarget
     from tailwatch.integrations.output_hook import OutputPath
     from tailwatch.integrations.request_routing import Choice
@@ -25,12 +25,13 @@ def found() -> Iterator[FastSSETarget]:
     return (target for target in known() if target.loaded())
 
 
-def stepping() -> Iterator[EngineStep]:
+def stepping() -> Iterator[EngineStep | RankStep]:
     """The methods that are iterations of the engines of the loaded servers; nothing is imported for others."""
     if "vllm" in sys.modules:
         from tailwatch.integrations import vllm
 
         yield from vllm.STEPS
+        yield from vllm.RANKS
     if "sglang" in sys.modules:
         from tailwatch.integrations import sglang_steps
 

@@ -18,6 +18,13 @@ that runs already."""
 Read = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], BatchSize]
 """What a step was: from the engine, the arguments of the call, and what it returned."""
 
+Rank = tuple[str, int, int]
+"""A step of one rank: its mark, the same in all ranks and of no other step near it; the number of the rank, and of the
+group of those that it meets in each layer."""
+
+ReadRank = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], "Rank | None"]
+"""From the worker and the arguments of the call; None: it meets no others in it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -55,22 +62,12 @@ class Following:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineStep:
-    """A method that is one iteration of an engine, or a part of one.
-
-    read: may raise whatever it likes; the step then counts as one request.
-    kept: engines look it up once, as they are made, so that what stands in its place then stays there.
-    following: None: its steps are counted only.
-    queues: it may begin a batch and answer another: its batch is the one that was answered.
-    """
+class Method:
+    """A method of a class, by where it stands."""
 
     module: str
     owner: str
     method: str
-    read: Read
-    kept: bool = False
-    following: Following | None = None
-    queues: bool = False
 
     @property
     def name(self) -> str:
@@ -83,7 +80,12 @@ class EngineStep:
         module = sys.modules.get(self.module)
         if module is None or getattr(module.__spec__, "_initializing", False) or self.home() is not None:
             return ""
-        return f"{named(self.module)} has no {self.owner}.{self.method} in {self.module}: its steps are not counted"
+        return f"{named(self.module)} has no {self.owner}.{self.method} in {self.module}: {self.without}"
+
+    @property
+    def without(self) -> str:
+        """What is not known where it is absent."""
+        return "its steps are not counted"
 
     def home(self) -> Any:
         """The class that has it, None where that is not loaded, or not yet, or has none of that name."""
@@ -92,6 +94,37 @@ class EngineStep:
             return None
         owner = vars(module).get(self.owner)
         return owner if isinstance(owner, type) and callable(vars(owner).get(self.method)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep(Method):
+    """A method that computes one rank's part of a step, in a process of its own. It is no step of an engine.
+
+    read: may raise whatever it likes; nothing is recorded of that step then.
+    """
+
+    read: ReadRank
+
+    @property
+    def without(self) -> str:
+        """What is not known where it is absent."""
+        return "which rank its steps wait for is not known"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStep(Method):
+    """A method that is one iteration of an engine, or a part of one.
+
+    read: may raise whatever it likes; the step then counts as one request.
+    kept: engines look it up once, as they are made, so that what stands in its place then stays there.
+    following: None: its steps are counted only.
+    queues: it may begin a batch and answer another: its batch is the one that was answered.
+    """
+
+    read: Read
+    kept: bool = False
+    following: Following | None = None
+    queues: bool = False
 
 
 def named(module: str) -> str:

@@ -11,6 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from tailwatch import _hot
+from tailwatch.integrations.engine_steps import RankStep
 from tailwatch.integrations.scheduler_hook import SchedulerHook
 
 if TYPE_CHECKING:
@@ -29,13 +30,14 @@ class StepHook:
     """
 
     def __init__(
-        self, core: _hot.Core, known: Callable[[], Iterable[EngineStep]], note: Callable[[str], object]
+        self, core: _hot.Core, known: Callable[[], Iterable[EngineStep | RankStep]], note: Callable[[str], object]
     ) -> None:
         self._core = core
         self._known = known
         self._note = note
         self._schedulers = SchedulerHook(core, note)
         self._undo: dict[str, Undo] = {}
+        self._ranks: set[str] = set()  # of those, what is no step of an engine
         self._unread: set[str] = set()
         self._lock = threading.Lock()
         self._attached = False
@@ -43,7 +45,7 @@ class StepHook:
     @property
     def names(self) -> tuple[str, ...]:
         """What is counted, dotted names."""
-        return tuple(self._undo)
+        return tuple(name for name in self._undo if name not in self._ranks)
 
     def attach(self) -> None:
         """Stand around what is loaded by now; wrap_loaded() finds the rest."""
@@ -78,10 +80,48 @@ class StepHook:
         """In a child: the lock may have been held by a thread that is not here."""
         self._lock = threading.Lock()
 
-    def _replace(self, step: EngineStep, home: Any) -> Undo:
+    def _replace(self, step: EngineStep | RankStep, home: Any) -> Undo:
         original = vars(home)[step.method]
         calls = _Calls()
+        if isinstance(step, RankStep):
+            self._ranks.add(step.name)
+            ours, is_kept = self._around_rank(step, calls, original), False
+        else:
+            ours, is_kept = self._around_step(step, calls, original), step.kept
+        setattr(home, step.method, ours)
 
+        def undo() -> str | None:
+            calls.stopped = True
+            if vars(home).get(step.method) is not ours:
+                return f"{step.name} was replaced by other code after us: ours inside it only hands on"
+            setattr(home, step.method, original)
+            kept = is_kept and calls.any
+            return f"{step.name} is held by the engine that runs: ours only hands on" if kept else None
+
+        return undo
+
+    def _around_rank(self, step: RankStep, calls: _Calls, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def entered(worker: Any, /, *args: Any, **kwargs: Any) -> Any:
+            number = 0 if calls.stopped else self._enter(step, worker, args, kwargs)
+            try:
+                return original(worker, *args, **kwargs)
+            finally:
+                if number:
+                    self._core.rank_leaves(number)
+
+        return entered
+
+    def _enter(self, step: RankStep, worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        try:
+            rank = step.read(worker, args, kwargs)
+            return 0 if rank is None else self._core.rank_enters(*rank)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            self._note_once(step.name, f"what {step.name} was called with could not be read, {step.without}: {reason}")
+            return 0
+
+    def _around_step(self, step: EngineStep, calls: _Calls, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def counted(engine: Any, /, *args: Any, **kwargs: Any) -> Any:
             made = self._open(step, calls, engine)
@@ -92,17 +132,7 @@ class StepHook:
                 self._describe(made, step, engine, args, kwargs, result)
             return result
 
-        setattr(home, step.method, counted)
-
-        def undo() -> str | None:
-            calls.stopped = True
-            if vars(home).get(step.method) is not counted:
-                return f"{step.name} was replaced by other code after us: ours inside it only hands on"
-            setattr(home, step.method, original)
-            kept = step.kept and calls.any
-            return f"{step.name} is held by the engine that runs: ours only hands on" if kept else None
-
-        return undo
+        return counted
 
     def _open(self, step: EngineStep, calls: _Calls, engine: Any) -> _hot.Step | None:
         if calls.stopped:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tailwatch.integrations.engine_steps import BatchSize, EngineStep, Following, Part
+from tailwatch.integrations.engine_steps import BatchSize, EngineStep, Following, Part, Rank, RankStep
 from tailwatch.integrations.fast_sse_targets import FastSSETarget, ModelTarget
 
 _OPENAI = "vllm.entrypoints.openai"
@@ -65,3 +65,20 @@ STEPS: tuple[EngineStep, ...] = tuple(
     EngineStep(_ENGINE, "EngineCore", method, _read_step, kept=True, following=_FOLLOWING, queues=True)
     for method in ("step", "step_with_batch_queue")
 )
+
+
+def _read_rank(worker: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Rank | None:
+    """A step is known by its first request and how far that is. Ranks meet in the layers of their own stage."""
+    scheduled = args[0] if args else kwargs["scheduler_output"]
+    if not scheduled.total_num_scheduled_tokens:
+        return None
+    cached = scheduled.scheduled_cached_reqs
+    if cached.req_ids:
+        first, computed = cached.req_ids[0], cached.num_computed_tokens[0]
+    else:
+        first, computed = scheduled.scheduled_new_reqs[0].req_id, scheduled.scheduled_new_reqs[0].num_computed_tokens
+    group = worker.rank // worker.vllm_config.parallel_config.tensor_parallel_size
+    return f"{first} {computed} {scheduled.total_num_scheduled_tokens}", worker.rank, group
+
+
+RANKS = (RankStep("vllm.v1.worker.gpu_worker", "Worker", "execute_model", _read_rank),)

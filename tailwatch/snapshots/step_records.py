@@ -9,13 +9,13 @@ from tailwatch._cold import ffi, lib
 from tailwatch.snapshots.core_values import step_record_of
 from tailwatch.snapshots.model import StepRecord
 
-EVENTS = ("queued", "preempted", "resumed", "compiled", "kv_wait")
+EVENTS = ("queued", "preempted", "resumed", "compiled", "kv_wait", "rank")
 
 
 @dataclass(frozen=True, slots=True)
 class StepEvent:
     """What happened to a request of an engine, or in it: a kind of EVENTS, monotonic seconds. ``request``: the hash of
-    its id, 0 for none."""
+    its id, 0 for none; of a rank's step that of its mark."""
 
     kind: str
     request: int

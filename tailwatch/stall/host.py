@@ -67,7 +67,7 @@ class HostWatch:
         self._core.stalls(MODES.index(self._mode), sys.version_info[1], code, library)
         if self._mode == "auto":
             self._core.trust_frames(self._checked())
-            self._core.contexts_at(_context_place(self._core))
+            self._core.contexts_at(self._context_place())
 
     def adopt(self, mode: str) -> None:
         """Another mode from now on."""
@@ -115,6 +115,16 @@ class HostWatch:
         if self._mode != "off":
             self._loops.find(self.use_loop)
 
+    def _context_place(self) -> int:
+        """Where a thread's state has its context; 0: that is not known."""
+        place = context_place(self._core)
+        if place == 0 and self._core.state_words():
+            self._note(
+                "stalls: the context of a thread cannot be read here: between tokens on uvloop the request's own code "
+                "is part of callback"
+            )
+        return place
+
     def _checked(self) -> int:
         """How far the reader of frames is right about this thread's own."""
         found, holder_is_known = _own_frames(self._core)
@@ -127,7 +137,7 @@ class HostWatch:
         return _TRUST_ALL if holder_is_known else _TRUST_STACKS
 
 
-def _context_place(core: _hot.Core) -> int:
+def context_place(core: _hot.Core) -> int:
     """The word of a thread's state that is the context in which it runs; 0 where it is not just one."""
     contexts = Context(), Context()
     found = [

@@ -68,6 +68,7 @@ def test_arguments_stand_where_the_hooks_read_them(version: str) -> None:
     assert str(row["KVConnectorBase_V1.update_state_after_alloc"]).startswith(
         "def update_state_after_alloc(self, request: 'Request', blocks: 'KVCacheBlocks', num_external_tokens: int"
     )
+    assert str(row["Worker.execute_model"]).startswith("def execute_model(self, scheduler_output: ")
     assert str(row["OutputProcessor.add_request"]).startswith("def add_request(self, request: EngineCoreRequest")
     assert str(row["OutputProcessor.process_outputs"]).startswith(
         "def process_outputs(self, engine_core_outputs: list[EngineCoreOutput], engine_core_timestamp:"
@@ -81,7 +82,7 @@ def test_the_hooks_name_what_the_table_has() -> None:
     for part in vllm.PARTS:
         held, _, name = part.name.rpartition(".")
         assert f"{owners[held]}.{name}" in row
-    for step in vllm.STEPS:
+    for step in (*vllm.STEPS, *vllm.RANKS):
         assert f"{step.owner}.{step.method}" in row
     for path in vllm_routing.OUTPUTS:
         assert set(path.wrappers(Mock())) <= set(row)

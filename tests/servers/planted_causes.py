@@ -41,6 +41,7 @@ SLOW_GAP_MS = 10
 CLEAR_SECONDS = 0.02  # so late is a token that is judged: no slice of the machine's other work
 OTHERS = ("cpu", "device", "own_prefill")  # waits for a CPU, and what a run without plants may have
 SMALL = "a small KV cache"
+RANKS = "two ranks"
 SECOND_SECONDS = 0.3  # of a pair the second begins so long after the first, which takes 0.4
 WORD_TOKENS = 5  # of "word" and a space
 PROMPT, VICTIM = 3000, 2700  # tokens
@@ -48,12 +49,14 @@ PROMPT, VICTIM = 3000, 2700  # tokens
 
 @dataclass(frozen=True)
 class Plant:
-    """One way to be late: in which process, what is ordered there, and the causes and the function to be named."""
+    """One way to be late: in which process (of several, by a part of its title), what is ordered there, and the causes
+    and the function to be named."""
 
     role: str
     order: tuple[str, float | str]
     causes: tuple[str, ...]
     function: str = ""
+    title: str = ""
 
 
 def _collected(role: str) -> dict[str, Plant]:
@@ -87,6 +90,12 @@ API = {
 LOCKED = {  # where the engine is a thread of that process, it waits for the lock that the loop holds meanwhile
     title: replace(plant, causes=(*plant.causes, "gil")) if "callback" in plant.causes else plant
     for title, plant in API.items()
+}
+IN_RANKS = {  # of two workers
+    "rank 0: slow execute_model()": Plant("worker", ("sleep", "execute_model"), ("rank",), "rank 0", "_TP0"),
+    "rank 1: slow execute_model()": Plant("worker", ("sleep", "execute_model"), ("rank",), "rank 1", "_TP1"),
+    "rank 1: a collection": Plant("worker", ("collect", 2), ("gc2",), title="_TP1"),
+    "rank 1: SIGSTOP": Plant("worker", ("stop", STOP_SECONDS), ("stopped",), title="_TP1"),
 }
 ENGINE = {**_hogged("engine"), **_collected("engine"), **_stopped("engine")}  # that has a process of its own
 
@@ -126,6 +135,7 @@ KINDS = {
             "outputs of four steps": "--stream-interval 4",
             "two API processes": "--api-server-count 2",
             SMALL: "--num-gpu-blocks-override 32 --max-model-len 3328",
+            RANKS: "--tensor-parallel-size 2",
         },
         {
             **API,
@@ -210,7 +220,7 @@ class Interval(NamedTuple):
 
 def act(it: Running, plant: Plant) -> Interval:
     """Has the plant act once in the process that it is for."""
-    pids = [each.pid for each in _processes(it) if each.role == plant.role]
+    pids = [each.pid for each in _processes(it) if each.role == plant.role and plant.title in title_of(each.pid)]
     what, amount = plant.order
     if what == "stop":
         found = stop(pids[0], float(amount))
@@ -218,6 +228,11 @@ def act(it: Running, plant: Plant) -> Interval:
         found = it.order(pids[0], what, amount)
     epoch = time.time() - time.monotonic()
     return Interval(found["start"] / 1e9 + epoch, found["stop"] / 1e9 + epoch)
+
+
+def title_of(pid: int) -> str:
+    """What it calls itself."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
 
 
 def stop(pid: int, seconds: float) -> dict[str, int]:
@@ -405,6 +420,21 @@ def merged(some: Iterator[Round]) -> Callable[[list[Plant]], dict[str, Any]]:
     return of
 
 
+def in_ranks(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Two workers compute each step together: one of them is late for it."""
+
+    def round_of(name: str, happen: Callable[[], list[Interval]] = list) -> Round:
+        return play(it, name, happen, 2 * kind.tokens)  # their steps are short
+
+    for pid in [each.pid for each in _processes(it) if each.role == "worker"]:
+        it.order(pid, "build", OBJECTS)
+    round_of("warm")
+    yield "control", control(round_of("control"))
+    for title, plant in IN_RANKS.items():
+        found = merged(round_of(f"{title}{n}", lambda plant=plant: [act(it, plant)]) for n in range(count))  # type: ignore[misc]
+        yield title, found([plant])
+
+
 def preempted(it: Running) -> Iterator[tuple[str, dict[str, Any]]]:
     """The KV cache does not hold the streams and a request with a long prompt: it loses its place to them."""
     play(it, "warm", list, tokens=30)
@@ -424,7 +454,8 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
         )
         with running(where, Path(log.name)) as it:
             found = {}
-            for title, row in preempted(it) if mode == SMALL else rounds(it, kind, options.rounds):
+            special = {SMALL: lambda: preempted(it), RANKS: lambda: in_ranks(it, kind, options.rounds)}
+            for title, row in special.get(mode, lambda: rounds(it, kind, options.rounds))():
                 found[title] = row
                 print(mode, title, json.dumps(row), flush=True)
             return {"flags": kind.modes[mode], "unjoined": it.look().drops.get("unjoined", 0), "rounds": found}

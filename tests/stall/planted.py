@@ -3,7 +3,8 @@
 An engine, a process of its own, sends the time by a socket every 10 ms; the loop reads it and stamps it: readiness is
 known. Stalls are planted, each with a log of its own. Of each token that is later than 2 ms the thread's time from its
 emission to its stamp is split, and written as a line of JSON beside the plants that overlap it, and beside what the
-thread waited for a CPU meanwhile, by two readings of the kernel's counter, the first one the engine's:
+thread waited for a CPU meanwhile: two readings of the kernel's counter, the first one by the engine. A wait that goes
+on as the token is emitted is in it, too. 0 where the kernel has no such counter:
 
     python planted.py [--trace=FILE] LOOP SECONDS_BETWEEN ROUNDS PLANT [PLANT ...]       "a+b": both at once
 """
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import threading
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import tailwatch
@@ -30,14 +32,17 @@ TOKEN_SECONDS = 0.01
 STAMP_BYTES = 16  # a token: when it was sent, what the loop's thread had waited for a CPU until then
 
 ENGINE = """
-import os, socket, sys, time
+import socket, sys, time
 out = socket.socket(fileno=int(sys.argv[1]))
-counter = os.open(sys.argv[3], os.O_RDONLY)
 due = time.monotonic()
 while True:
     due = max(due + float(sys.argv[2]), time.monotonic() - 1)
     time.sleep(max(0, due - time.monotonic()))
-    queued = int(os.pread(counter, 64, 0).split()[1])
+    try:
+        with open(sys.argv[3]) as counter:
+            queued = int(counter.read().split()[1])
+    except OSError:
+        queued = 0
     out.sendall(time.monotonic_ns().to_bytes(8, "little") + queued.to_bytes(8, "little"))
 """
 
@@ -47,7 +52,7 @@ class Tokens:
 
     def __init__(self, core: _hot.Core, stream: Any, source: socket.socket, counter: str) -> None:
         self.core, self.stream, self.source = core, stream, source
-        self.counter = os.open(counter, os.O_RDONLY)
+        self.counter = Path(counter)
         self.late: list[tuple[int, int, int, Any]] = []
         self.tokens = 0
         self.stamped = 0
@@ -63,7 +68,7 @@ class Tokens:
         self.tokens += 1
         # What is late because the one before it was is no stall of its own.
         if now - emitted > LATE_NS:
-            waited = int(os.pread(self.counter, 64, 0).split()[1]) - queued
+            waited = int(self.counter.read_text(encoding="ascii").split()[1]) - queued if queued else 0
             self.late.append((emitted, now, waited, self.core.split_host(emitted, now)))
         if ran_own:
             self.source.recv(STAMP_BYTES * 64)  # those that came meanwhile waited for another call of this function

@@ -60,29 +60,32 @@ def versions_of(python: str) -> str:
     return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def cpu_of(late: list[Any], plant: str) -> float:
-    """Waits for a CPU that were charged, over the kernel's."""
+def cpu_of(late: list[Any], plant: str) -> float | None:
+    """Waits for a CPU that were charged, over the kernel's; None where these are less than a millisecond a token."""
     tokens = of_plant(late, plant)
-    return sum(charged(each, ("cpu", "throttled")) for each in tokens) / max(sum(each["queued"] for each in tokens), 1)
+    queued = sum(each["queued"] for each in tokens)
+    if queued < 1e6 * len(tokens) or not tokens:
+        return None
+    return round(sum(charged(each, ("cpu", "throttled")) for each in tokens) / queued, 4)
 
 
-def alone_of(python: str, loop: str, rounds: int, plant: str, busy: int) -> dict[str, float]:
+def alone_of(python: str, loop: str, rounds: int, plant: str, busy: int) -> dict[str, float | None]:
     """A row."""
     late = run(python, loop, rounds, plant)["late"]
     row = row_of(judge(late, plant))
-    return {**row, "cpu": round(cpu_of(late, plant), 4)} if busy else row
+    return {**row, "cpu": cpu_of(late, plant)} if busy else {**row}
 
 
 @contextlib.contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """So many processes use a CPU each."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    """So many processes use a CPU each, for as long as this one lives."""
+    code = "import select, sys\nwhile not select.select([sys.stdin], [], [], 0)[0]: pass"
+    loops = [subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for _ in range(count)]
     try:
         yield
     finally:
         for each in loops:
-            each.kill()
-            each.wait()
+            each.communicate()
 
 
 def results_of(python: str, loop: str, rounds: int, busy: int) -> dict[str, Any]:

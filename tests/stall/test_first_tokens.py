@@ -158,12 +158,18 @@ def test_the_code_of_another_request_is_not_its_own(server: Server) -> None:
 
 
 def test_the_doctor_ranks_what_came_from_upstream_beside_the_rest(server: Server) -> None:
-    """By the delay that each explains: the wait for a thread is longer than the tokenizer here."""
-    for plant, ms in (("thread", 8 * MS), ("handler", 2 * MS)):
-        server.complete(plant, ms)
-    found: Any = json.loads(server.get("/findings"))
-    ranked = [(rule, title) for rule, title, lateness in found if rule in ("upstream", "delay-cause") and lateness > 0]
-    lateness = [seconds for *_, seconds in found if seconds > 0]
-    assert lateness == sorted(lateness, reverse=True)
-    assert any(rule == "upstream" and "they were not ready" in title for rule, title in ranked), found
-    assert any(rule == "delay-cause" and "own code" in title and "tokenize" in title for rule, title in ranked), found
+    """By the delay that each explains: the wait for a thread is longer than the tokenizer here. Of a handler that got
+    no CPU there is no sample: the next one is named."""
+
+    def both() -> bool:
+        for plant, ms in (("thread", 8 * MS), ("handler", 2 * MS)):
+            server.complete(plant, ms)
+        found: Any = json.loads(server.get("/findings"))
+        lateness = [seconds for *_, seconds in found if seconds > 0]
+        assert lateness == sorted(lateness, reverse=True)
+        ranked = [(rule, title) for rule, title, seconds in found if seconds > 0]
+        upstream = any(rule == "upstream" and "they were not ready" in title for rule, title in ranked)
+        own = any(rule == "delay-cause" and "own code" in title and "tokenize" in title for rule, title in ranked)
+        return upstream and own
+
+    until(both)

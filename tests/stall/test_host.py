@@ -19,7 +19,7 @@ import tailwatch
 from tailwatch import _hot
 from tailwatch._cold import ffi
 from tailwatch.errors import OptionError
-from tailwatch.stall.host import _context_place
+from tailwatch.stall.host import context_place
 
 from ..support.waiting import until
 from .test_planted import LOOPS
@@ -101,7 +101,7 @@ def test_the_context_of_a_thread_is_found(install: Callable[..., tailwatch.Watch
     """In the state of the thread that runs in it, and of no other."""
     watch = install()
     context = contextvars.copy_context()
-    place = _context_place(watch.core)
+    place = context_place(watch.core)
     assert place > 0 and context.run(watch.core.state_words)[place] == id(context)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(context.run, watch.core.state_words).result()[place] == id(context)

@@ -196,6 +196,51 @@ def test_what_others_run_is_not_its_own(kind: Any, watch: tailwatch.Watch) -> No
     settle(kind, watch, None, holds)
 
 
+async def late_between_tokens(watch: tailwatch.Watch) -> list[dict[str, float]]:
+    """A stream that works before one of its later tokens, and waits for another task before the next one: the causes of
+    both."""
+    watch.host.use_loop()
+    begin = asyncio.Event()
+
+    async def neighbour() -> None:
+        await begin.wait()
+        spin()
+
+    other = asyncio.get_running_loop().create_task(neighbour())
+    name = f"request-{next(numbers)}"
+    with tailwatch.stream(model="m", request_id=name) as stream:
+        for number in range(30):
+            await asyncio.sleep(0.002)
+            if number == 20:
+                spin()
+            elif number == 25:
+                begin.set()
+                await other
+            stream.token()
+    found: list[dict[str, float]] = []
+    late = [each for each in tailwatch.why() if each.request_id == name and each.gap > WORK]
+    for each in sorted(late, key=lambda each: each.token):
+        found.append(
+            {cause: sum(c.seconds for c in each.causes if c.cause == cause) for cause in ("own_code", *OTHERS)}
+        )
+    return found
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_own_code_between_tokens_is_separated(kind: Any, watch: tailwatch.Watch) -> None:
+    """From what another task ran: on uvloop by the context of the samples."""
+
+    def holds() -> bool:
+        late = run(lambda: late_between_tokens(watch), kind)
+        if len(late) != 2:
+            return False
+        own, others = late
+        apart = own["callback"] < 0.2 * WORK and others["own_code"] < 0.2 * WORK
+        return apart and own["own_code"] >= 0.7 * WORK and others["callback"] >= 0.7 * WORK
+
+    until(holds)
+
+
 # ---- uvloop as a host ----
 
 
@@ -216,8 +261,9 @@ def test_handles_of_uvloop_are_timed_while_a_request_waits(watch: tailwatch.Watc
         assert split is not None
         return " ".join(part[3] for part in split[0])
 
-    assert "spin" not in run(lambda: names(False))
-    until(lambda: "spin  test_own_code.py:" in run(lambda: names(True)))
+    handle = f"spin  test_own_code.py:{spin.__code__.co_firstlineno}"  # a sample has the line that it found
+    assert handle not in run(lambda: names(False))
+    until(lambda: handle in run(lambda: names(True)))
     assert watch.core.host_status()["sources"]["handle_clock"] == "known"
 
 

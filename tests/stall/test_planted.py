@@ -93,7 +93,7 @@ def test_what_runs_before_the_stamp_is_the_requests_own(outcome: Callable[..., A
     assert min(verdict.first, verdict.named, verdict.explained) > 0.6, of_plant(found["late"], "own")
 
 
-PAIRS = ("sleep+python", "pipe+gil", "lock+collect", "fsync+regex", "dealloc+faults")
+PAIRS = ("sleep+python", "pipe+gil", "lock+collect", "fsync+regex", "dealloc+faults", "python+own")
 
 
 @pytest.mark.slow

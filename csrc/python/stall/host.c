@@ -270,15 +270,18 @@ PyObject *core_works(PyObject *op, PyObject *needed) {
 
 /* ---- contexts ---- */
 
-#define STATE_WORDS 50 /* of a thread's state that are looked at; its context stands among the 25th to 40th */
+#define STATE_WORDS 42 /* of a thread's state that are looked at; its context is one of the 26th to 30th, 3.10 to 3.13 */
 
-static uint32_t context_at; /* in a thread's state, bytes; 0: not known */
+static uint64_t context_at; /* in a thread's state, bytes; 0: not known. Of the process: each core finds the same */
 
-/* Any thread. */
+/* Under the GIL: the state is the calling thread's own. */
 static uint64_t own_context(void) {
-    const char *state = (const char *)PyGILState_GetThisThreadState();
-    return state == NULL || context_at == 0 ? 0 : *(const uintptr_t *)(const void *)(state + context_at);
+    const uint64_t at = tw_load(&context_at);
+    const char *state = at == 0 ? NULL : (const char *)PyGILState_GetThisThreadState();
+    return state == NULL ? 0 : *(const uintptr_t *)(const void *)(state + at);
 }
+
+void host_init(void) { tw_stream_contexts(own_context); }
 
 /* state_words(): the first words of the calling thread's state; none where memory cannot be read. */
 PyObject *core_state_words(PyObject *op, PyObject *unused) {
@@ -301,10 +304,10 @@ PyObject *core_state_words(PyObject *op, PyObject *unused) {
 PyObject *core_contexts_at(PyObject *op, PyObject *word) {
     const long at = PyLong_AsLong(word);
     if (at == -1 && PyErr_Occurred()) return NULL;
-    if (at < 0 || at >= STATE_WORDS) return PyErr_Format(PyExc_ValueError, "word: expected 0 to %d, found %ld", STATE_WORDS - 1, at);
-    context_at = (uint32_t)at * sizeof(uintptr_t);
-    ((CoreObject *)op)->host.interpreter.context_at = context_at;
-    tw_host_contexts(own_context);
+    if (at < 0 || at >= STATE_WORDS)
+        return PyErr_Format(PyExc_ValueError, "word: expected 0 to %d, found %ld", STATE_WORDS - 1, at);
+    tw_store(&context_at, (uint64_t)at * sizeof(uintptr_t));
+    ((CoreObject *)op)->host.interpreter.context_at = (uint32_t)at * sizeof(uintptr_t);
     Py_RETURN_NONE;
 }
 
@@ -414,8 +417,8 @@ PyObject *core_split_host(PyObject *op, PyObject *args) {
     if (track < 0) Py_RETURN_NONE;
     tw_parts parts = {0};
     tw_host_point_now(host_of(core), (uint32_t)track);
-    const uint64_t waited = tw_host_split(host_of(core), (uint32_t)track, &core->segment->pause, from, to, 0,
-        &parts);
+    const uint64_t waited = tw_host_split(host_of(core), (uint32_t)track, &core->segment->pause, from, to,
+        (tw_whose){0, own_context()}, &parts);
     PyObject *list = parts_list(host_of(core), &parts);
     return list == NULL ? NULL : Py_BuildValue("NK", list, (unsigned long long)waited);
 }

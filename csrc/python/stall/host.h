@@ -64,6 +64,9 @@ static inline void core_step_ends(CoreObject *core, const tw_step *step, uint64_
     tw_host_step_ends(track, now_ns, lane->usual_ns);
 }
 
+/* Once, as the module is made. */
+void host_init(void);
+
 /* All begins anew; in a fork child the parent's watchdog is not there. */
 void core_host_reborn(CoreObject *core);
 void core_host_free(CoreObject *core);

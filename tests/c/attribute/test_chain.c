@@ -12,14 +12,14 @@
 #define MS UINT64_C(1000000)
 #define STEP (10 * MS)
 #define ENGINE UINT64_C(7)
-enum { API, OF_ENGINE, OF_WORKER, OTHER, BEHIND, PROCESSES }; /* the last: all tokens pass through it */
+enum { API, OF_ENGINE, OF_WORKER, SECOND_WORKER, OTHER, BEHIND, PROCESSES }; /* the last: all tokens pass through it */
 
 static tw_segment *of[PROCESSES];
 static tw_peer_set *peers;
 static uint64_t now;
 
 static void begin(void) {
-    static const uint64_t engine[PROCESSES] = {0, ENGINE, ENGINE, ENGINE + 1, TW_ENGINE_SHARED};
+    static const uint64_t engine[PROCESSES] = {0, ENGINE, ENGINE, ENGINE, ENGINE + 1, TW_ENGINE_SHARED};
     now = 1000 * MS;
     peers = calloc(1, sizeof *peers);
     for (uint32_t i = 0; i < PROCESSES; ++i) {
@@ -171,8 +171,9 @@ TW_TEST(the_engine_s_wait_for_the_interpreter_lock_has_its_holder) {
     const tw_host_span s = {0, k1 - 75 * MS, k1 - 5 * MS, tw_span_what(TW_SPAN_GIL, 0, TW_SAMPLED), 0, holder, {0, 0}};
     tw_span_add(&host->by_watchdog, &s);
     const tw_parts p = explain(k0, k1);
-    TW_CHECK_EQ(70 * MS, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
-    TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE));
+    /* the next sample was due 70 ms / 8 later */
+    TW_CHECK_EQ(70 * MS + 70 * MS / 16, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
+    TW_CHECK_EQ(10 * MS - 70 * MS / 16, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE));
     char name[TW_NAME_TEXT];
     for (uint32_t i = 0; i < p.n; ++i)
         if (p.part[i].cause == TW_DELAY_GIL) tw_name_copy(&of[API]->host.names, (uint32_t)p.part[i].detail, name, sizeof name);
@@ -193,7 +194,19 @@ TW_TEST(all_places_that_waited_for_the_interpreter_lock_count) {
     wait_for_gil(k1 - 75 * MS, k1 - 35 * MS, "update_from_output");
     wait_for_gil(k1 - 35 * MS, k1 - 5 * MS, "process_input");
     const tw_parts p = explain(k0, k1);
-    TW_CHECK_EQ(110 * MS, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
+    TW_CHECK_EQ(110 * MS + 30 * MS / 16, part_of(&p, TW_DELAY_GIL, OF_ENGINE)); /* none goes on into the one after it */
+}
+
+TW_TEST(a_wait_for_the_interpreter_lock_ends_with_its_step) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm(), k1 = step(800 * MS), k2 = step(50 * MS);
+    wait_for_gil(k1 - 800 * MS, k1 - 5 * MS, "schedule"); /* by its length the next sample was due 100 ms later */
+    point(t, k1 - 4 * MS, 0);
+    point(t, k2, 0);
+    tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(796 * MS, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
+    p = explain(k1, k2);
+    TW_CHECK_EQ(0, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
 }
 
 TW_TEST(a_pause_is_no_wait_for_the_interpreter_lock) {
@@ -201,9 +214,10 @@ TW_TEST(a_pause_is_no_wait_for_the_interpreter_lock) {
     const uint64_t k0 = warm(), k1 = step(120 * MS);
     tw_pause_begin(&of[OF_ENGINE]->pause, TW_CAUSE_GC2, k1 - 110 * MS);
     tw_pause_end(&of[OF_ENGINE]->pause, k1 - 30 * MS, NULL, NULL);
-    wait_for_gil(k1 - 110 * MS, k1 - 10 * MS, "schedule"); /* 20 ms more */
+    wait_for_gil(k1 - 110 * MS, k1 - 10 * MS, "schedule");
+    wait_for_gil(k1 - 10 * MS, k1, "schedule"); /* 30 ms more */
     const tw_parts p = explain(k0, k1);
-    TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
+    TW_CHECK_EQ(30 * MS, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
 }
 
 /* As warm(), with a millisecond's wait for a CPU in each step; *delay: all of them so far. */
@@ -234,6 +248,84 @@ TW_TEST(the_usual_wait_for_a_cpu_is_no_cause) {
     const tw_parts p = explain(k0, k1);
     TW_CHECK_EQ(0, part_of(&p, TW_DELAY_CPU, OF_ENGINE));
     TW_CHECK_NEAR(10e6, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE), 0.5e6);
+}
+
+/* ---- ranks ---- */
+
+/* All steps so far are the same; in the latest, workers enter 5 ms after it began, and one of them so much later. */
+static void enter(uint64_t k0, int late_one, uint64_t late) {
+    static uint64_t mark;
+    ++mark;
+    for (int worker = OF_WORKER; worker <= SECOND_WORKER; ++worker) {
+        tw_step_ring *ring = &of[worker]->step_ring;
+        const uint64_t at = k0 + 5 * MS + (worker == late_one ? late : 0);
+        tw_rank_leaves(ring, tw_rank_enters(ring, mark, tw_rank_detail((uint32_t)(worker - OF_WORKER), 0), at), at + MS);
+    }
+}
+
+static uint64_t warm_with_ranks(void) {
+    uint64_t key = now;
+    for (int i = 0; i < 600; ++i) {
+        enter(key, API, 0);
+        key = step(0);
+    }
+    return key;
+}
+
+TW_TEST(the_others_wait_for_the_last_rank_to_enter) {
+    char name[TW_NAME_TEXT] = "";
+    for (int worker = OF_WORKER; worker <= SECOND_WORKER; ++worker) {
+        const uint64_t k0 = warm_with_ranks(), k1 = step(200 * MS);
+        enter(k0, worker, 180 * MS);
+        const tw_parts p = explain(k0, k1);
+        TW_CHECK_EQ(180 * MS, part_of(&p, TW_DELAY_RANK, worker));
+        TW_CHECK_NEAR(20e6, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE), 1e6);
+        TW_CHECK_EQ(TW_DELAY_RANK, p.part[0].cause);
+        TW_CHECK_EQ(TW_MEASURED, p.part[0].certainty);
+        tw_name_copy(&of[API]->host.names, p.part[0].name, name, sizeof name);
+        TW_CHECK_STR(worker == OF_WORKER ? "rank 0" : "rank 1", name);
+    }
+}
+
+TW_TEST(what_the_last_rank_was_held_by_is_not_counted_twice) {
+    const uint64_t k0 = warm_with_ranks(), k1 = step(200 * MS);
+    enter(k0, SECOND_WORKER, 190 * MS);
+    stop(SECOND_WORKER, k0 + 10 * MS, k0 + 110 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(100 * MS, part_of(&p, TW_DELAY_STOPPED, SECOND_WORKER));
+    TW_CHECK_EQ(90 * MS, part_of(&p, TW_DELAY_RANK, SECOND_WORKER));
+}
+
+TW_TEST(what_holds_the_engine_while_it_waits_for_a_rank_delays_nothing) {
+    const uint64_t k0 = warm_with_ranks(), k1 = step(200 * MS);
+    enter(k0, SECOND_WORKER, 180 * MS);
+    stop(OF_ENGINE, k0 + 10 * MS, k0 + 170 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(180 * MS, part_of(&p, TW_DELAY_RANK, SECOND_WORKER));
+    TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_STOPPED, OF_ENGINE)); /* what is left */
+}
+
+TW_TEST(a_rank_is_late_by_no_more_than_the_token) {
+    const uint64_t k0 = warm_with_ranks(), k1 = step(50 * MS);
+    enter(k0, SECOND_WORKER, 54 * MS); /* of which the device hid a part */
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(50 * MS, part_of(&p, TW_DELAY_RANK, SECOND_WORKER));
+}
+
+TW_TEST(charges_never_exceed_what_is_late) {
+    uint64_t random = 11;
+    uint64_t k0 = warm_with_ranks();
+    for (int round = 0; round < 500; ++round) {
+        const uint64_t longer = tw_test_random_below(&random, 200 * MS), k1 = step(longer);
+        enter(k0, OF_WORKER + (int)tw_test_random_below(&random, 3), tw_test_random_below(&random, 300 * MS));
+        for (int process = OF_ENGINE; process <= OTHER; ++process) {
+            const uint64_t from = k0 + tw_test_random_below(&random, 100 * MS);
+            if (tw_test_random_below(&random, 3) == 0) stop(process, from, from + tw_test_random_below(&random, 150 * MS));
+        }
+        const tw_parts p = explain(k0, k1); /* checks that they sum to it */
+        for (uint32_t i = 0; i < p.n; ++i) TW_REQUIRE(p.part[i].ns <= longer);
+        k0 = k1;
+    }
 }
 
 /* ---- names ---- */

@@ -41,9 +41,11 @@ static uint64_t part_of(const tw_parts *parts, int cause, uint32_t of) {
     return ns;
 }
 
+static uint64_t context; /* of which samples are own code */
+
 static tw_parts split(uint64_t from, uint64_t to, uint64_t expected_idle) {
     tw_parts parts = {0};
-    TW_CHECK_EQ(expected_idle, tw_host_split(host, 0, pauses, from, to, 0, &parts));
+    TW_CHECK_EQ(expected_idle, tw_host_split(host, 0, pauses, from, to, (tw_whose){0, context}, &parts));
     TW_CHECK_EQ(to - from - expected_idle, tw_parts_sum(&parts));
     return parts;
 }
@@ -98,13 +100,8 @@ TW_TEST(handles_too_many_to_be_split_apart_share_the_rest) {
     TW_CHECK_EQ(100 * MS, part_of(&p, TW_DELAY_CALLBACK, 0)); /* what ran between them has no name */
 }
 
-static uint64_t context_now;
-
-static uint64_t read_context(void) { return context_now; }
-
 TW_TEST(samples_in_the_context_that_runs_now_are_own_code) {
-    tw_host_contexts(read_context);
-    context_now = 5;
+    context = 5;
     busy(80 * MS, 20 * MS);
     span(TW_SPAN_RUN, 10 * MS, 30 * MS, name("other"), 6);
     span(TW_SPAN_RUN, 30 * MS, 40 * MS, name("other"), 7);
@@ -116,15 +113,14 @@ TW_TEST(samples_in_the_context_that_runs_now_are_own_code) {
     TW_CHECK_EQ(TW_SAMPLED, p.part[0].certainty); /* which of the two it was */
     p = split(40 * MS, 110 * MS, 0);
     TW_CHECK_EQ(56 * MS, part_of(&p, TW_DELAY_OWN_CODE, name("render")));
-    TW_CHECK_EQ(TW_MEASURED, p.part[0].certainty);
-    context_now = 0; /* none runs: no sample is its own */
+    TW_CHECK_EQ(TW_SAMPLED, p.part[0].certainty); /* what ran between two samples is not known */
+    host->track[0].handle_since_ns = 105 * MS; /* handles are timed now: what was sampled before stays */
+    p = split(10 * MS, 105 * MS, 0);
+    TW_CHECK_NEAR(52e6, part_of(&p, TW_DELAY_OWN_CODE, name("render")), 1e6);
+    host->track[0].handle_since_ns = 0;
+    context = 0; /* it is not known: no sample is its own */
     p = split(10 * MS, 110 * MS, 0);
     TW_CHECK_EQ(80 * MS, part_of(&p, TW_DELAY_CALLBACK, 0));
-    context_now = 5; /* the handle that runs is known, and says more */
-    host->track[0].handle_since_ns = 100 * MS;
-    p = split(10 * MS, 100 * MS, 0);
-    TW_CHECK_EQ(72 * MS, part_of(&p, TW_DELAY_CALLBACK, 0));
-    tw_host_contexts(NULL);
 }
 
 TW_TEST(earlier_steps_of_the_same_task_are_its_own_code) {
@@ -287,7 +283,7 @@ TW_TEST(what_no_point_covers_is_unexplained) {
     TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_CALLBACK, 0));
     TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
     tw_parts none = {0};
-    TW_CHECK_EQ(0, tw_host_split(host, TW_TRACKS, pauses, 1, 2, 0, &none));
+    TW_CHECK_EQ(0, tw_host_split(host, TW_TRACKS, pauses, 1, 2, (tw_whose){0, 0}, &none));
     TW_CHECK_EQ(0, none.n);
 }
 
@@ -328,7 +324,7 @@ TW_TEST(the_parts_sum_to_the_interval) {
         if (round % 3 == 0) host->track[0].handle_since_ns = tw_test_random_below(&random, at);
         const uint64_t from = tw_test_random_below(&random, at), to = from + tw_test_random_below(&random, at);
         tw_parts parts = {0};
-        const uint64_t waited = tw_host_split(host, 0, pauses, from, to, 0, &parts);
+        const uint64_t waited = tw_host_split(host, 0, pauses, from, to, (tw_whose){0, 0}, &parts);
         TW_CHECK_EQ(to - from, waited + tw_parts_sum(&parts));
         for (uint32_t i = 0; i < parts.n; i++) TW_CHECK(parts.part[i].cause < TW_DELAYS && parts.part[i].ns > 0);
     }

@@ -89,9 +89,11 @@ TW_TEST(a_step_s_limit_follows_what_is_usual) {
     TW_CHECK_EQ(8 * MS, t->waiting_since_ns);
     TW_CHECK_NEAR(20e6, usual, 3e6);
     TW_CHECK_NEAR(30e6, t->step_limit_ns, 5e6);
+    TW_CHECK_NEAR((double)usual, (double)tw_host_step_usual(t->step_limit_ns), 2);
     for (int i = 0; i < 200; i++) usual = tw_host_usual_step(usual, 1000);
     tw_host_step_ends(t, 9 * MS, usual);
     TW_CHECK_EQ(TW_STEP_STALL_NS, t->step_limit_ns);
+    TW_CHECK_EQ(TW_STEP_STALL_NS - TW_SLOW_NS, tw_host_step_usual(t->step_limit_ns)); /* at most */
 }
 
 TW_TEST(the_clock_of_a_loop) {

@@ -59,6 +59,27 @@ TW_TEST(a_full_table_counts_what_finds_no_room) {
     TW_CHECK_STR("name 7", copy(intern("name 7")));
 }
 
+TW_TEST(names_are_shorter_when_room_is_scarce) {
+    char text[64];
+    const uint32_t early = intern("early  a.py:7  <- caller  b.py:8");
+    for (int i = 1; i < TW_NAME_WHOLE; i++) {
+        snprintf(text, sizeof text, "encode  serving.py:%d", i);
+        TW_CHECK_STR(text, copy(intern(text)));
+    }
+    TW_CHECK_STR("encode  serving.py", copy(intern("encode  serving.py:9999")));
+    TW_CHECK_EQ(intern("encode  serving.py:9999"), intern("encode  serving.py:9998  <- caller  b.py:1"));
+    TW_CHECK_STR("read  a.py", copy(intern("read  a.py:3  [read /tmp/x:1]")));
+    TW_CHECK_STR("no line  a.py", copy(intern("no line  a.py")));
+    TW_CHECK_STR("tenant:17", copy(intern("tenant:17"))); /* a request's id */
+    const char *place = "decode  serving.py:1";
+    TW_CHECK_STR(place, copy(tw_name_intern_whole(&table, place, strlen(place))));
+    TW_CHECK_STR("  [poll]", copy(intern("  [poll]")));
+    TW_CHECK_STR("encode  serving.py:7", copy(intern("encode  serving.py:7")));
+    TW_CHECK_EQ(early, intern("early  a.py:7  <- caller  b.py:8"));
+    TW_CHECK_EQ(0, table.overflow);
+    TW_CHECK_EQ(TW_NAME_WHOLE + 6, table.claimed);
+}
+
 TW_TEST(an_entry_whose_writer_was_killed_is_passed_over) {
     const uint32_t number = intern("a");
     empty();

@@ -142,6 +142,25 @@ static tw_step_record computed(uint32_t requests, uint32_t tokens) {
     return s;
 }
 
+TW_TEST(a_rank_leaves_the_step_that_it_entered) {
+    const uint64_t first = tw_rank_enters(ring, 7, tw_rank_detail(3, 1), 100);
+    tw_step_event e;
+    TW_REQUIRE(tw_step_event_read(ring, first, &e));
+    TW_CHECK_EQ(TW_EVENT_RANK, e.what);
+    TW_CHECK_EQ(7, e.request);
+    TW_CHECK_EQ(100, e.from_ns);
+    TW_CHECK_EQ(100, e.to_ns);
+    TW_CHECK_EQ(3, tw_rank_of(&e));
+    TW_CHECK_EQ(1, tw_rank_group(&e));
+    tw_rank_leaves(ring, first, 150);
+    TW_REQUIRE(tw_step_event_read(ring, first, &e));
+    TW_CHECK_EQ(150, e.to_ns);
+    for (uint64_t i = 0; i < TW_STEP_EVENTS; ++i) (void)tw_rank_enters(ring, 8 + i, 0, 200 + i);
+    tw_rank_leaves(ring, first, 9999); /* its place was taken since */
+    TW_REQUIRE(tw_step_event_read(ring, first + TW_STEP_EVENTS, &e));
+    TW_CHECK_EQ(e.from_ns, e.to_ns);
+}
+
 TW_TEST(the_model_learns_both_lines_and_an_outlier_does_not_bend_them) {
     TW_CHECK(isnan(tw_line_at(&ring->model.decode, 8)));
     for (uint32_t i = 0; i < 600; ++i) {

@@ -48,6 +48,7 @@ class Symbol:
 
 _SCHEDULER, _CORE = "vllm/v1/core/sched/scheduler.py", "vllm/v1/engine/core.py"
 _CONNECTOR = "vllm/distributed/kv_transfer/kv_connector/v1/base.py"
+_WORKER_BASE = ("vllm/v1/worker/worker_base.py", "vllm/worker/worker_base.py")
 _SGL, _SGL_BATCH = "sglang/srt/managers/scheduler.py", "sglang/srt/managers/schedule_batch.py"
 _SGL_PARTS, _SGL_TOKENIZER = "sglang/srt/managers/scheduler_components", "sglang/srt/managers/tokenizer_manager.py"
 _CB = tuple(
@@ -86,9 +87,14 @@ SYMBOLS: dict[str, tuple[Symbol, ...]] = {
         Symbol(
             "CachedRequestData",
             ("vllm/v1/core/sched/output.py",),
-            fields=("req_ids", "num_output_tokens", "resumed_req_ids", "resumed_from_preemption"),
+            fields=(
+                *("req_ids", "num_computed_tokens"),
+                *("num_output_tokens", "resumed_req_ids", "resumed_from_preemption"),
+            ),
         ),
-        Symbol("NewRequestData", ("vllm/v1/core/sched/output.py",), fields=("req_id",)),
+        Symbol("NewRequestData", ("vllm/v1/core/sched/output.py",), fields=("req_id", "num_computed_tokens")),
+        Symbol("execute_model", ("vllm/v1/worker/gpu_worker.py",), "Worker"),
+        Symbol("WorkerBase", _WORKER_BASE, fields=("rank", "vllm_config")),
         Symbol(
             "ModelRunnerOutput",
             ("vllm/v1/outputs.py",),

@@ -31,6 +31,7 @@ typedef struct tw_wait {
     uint64_t accept_ns;           /* of a TTFT: before the app was entered, pauses not counted */
     uint64_t request;             /* tw_request_hash() of its id */
     uint64_t ordinal;             /* its number among the requests of the process: tw_span_request(); 0: not known */
+    uint64_t context;             /* in which the thread runs code, if the request's first token was stamped in it, too; else 0 */
     const tw_own_work *own;       /* of a first token: what its own code did; NULL: not known */
     int track;                    /* of the thread that stamps; -1: it is not followed */
     tw_ready ready;

@@ -3,8 +3,8 @@
  *     time = on CPU + runnable + asleep (+ waiting for events, which is no part)
  *
  * On CPU: collections first (the pause clock), then page faults where they took more than a fifth, then code: the request's
- * own in the handle that runs now, in earlier steps of its task and in other handles of the request (where the handle
- * clock is known; else as far as samples were taken in the context in which the calling thread runs), else of callbacks.
+ * own in the handle that runs now, in earlier steps of its task and in other handles of the request, where the handle clock
+ * is known; as far as samples were taken in its context, where it is not; else of callbacks.
  * Each handle of some length is split by itself, so what one slept or ran is not the other's. Runnable: throttled as far
  * as the cgroup has it, else cpu. Asleep: by the spans of that time, scaled to the sleep, since a wait's wall time
  * contains run-queue time; stopped where nothing but the watchdog's own silence covers it.
@@ -21,20 +21,25 @@
 
 TW_BEGIN_C
 
-/* What identifies the context in which the calling thread runs code (contextvars), 0: it has none; read where the handle
- * clock does not run, and compared with the detail of samples. Set once, before any other thread is there. */
-void tw_host_contexts(uint64_t (*read)(void));
+/* Whose code is its own. */
+typedef struct tw_whose {
+    uint64_t request; /* tw_span_request() of its handles; 0: not known */
+    uint64_t context; /* detail of samples of it; 0: not known */
+} tw_whose;
 
-/* Adds the parts of [from_ns, to_ns] of a track to *out. pauses: of the same process; NULL: none. request: whose handles
- * are own ones, see tw_span_request(); 0: not known. Names are numbers of host->names. What no source explains is a part of cause TW_DELAY_UNEXPLAINED.
- * Returns the time in which the thread waited for events, ns: the added parts and it sum to the interval, exactly. */
+/* Adds the parts of [from_ns, to_ns] of a track to *out. pauses: of the same process; NULL: none. Names are
+ * numbers of host->names. What no source explains is a part of cause TW_DELAY_UNEXPLAINED. Returns the time in which the
+ * thread waited for events, ns: the added parts and it sum to the interval, exactly. */
 uint64_t tw_host_split(const tw_host *host, uint32_t track, const tw_pause_clock *pauses, uint64_t from_ns,
-                       uint64_t to_ns, uint64_t request, tw_parts *out);
+                       uint64_t to_ns, tw_whose whose, tw_parts *out);
 
 /* Adds to *out what kept a process from going on in [from_ns, to_ns], whichever of its threads tokens wait for: stopped; of
  * its first thread with engine steps, waits for a CPU beyond the usual and for the interpreter lock, less what its own
  * pauses have of the interval. For a process of which the steps themselves are known (engine_split.h): the parts may
  * overlap what these have, and do not sum to anything. Names are numbers of host->names. */
 void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns, tw_parts *out);
+
+/* The same as a sum, with its own pauses; at most the interval. */
+uint64_t tw_host_held_ns(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns);
 
 TW_END_C

@@ -37,7 +37,7 @@ typedef enum tw_delay_cause {
     TW_DELAY_ENGINE_HOST, /* schedule, update, input, grammar beyond their medians */
     TW_DELAY_JIT,
     TW_DELAY_GRAPH_MISS,
-    TW_DELAY_RANK,        /* the last rank of several */
+    TW_DELAY_RANK,        /* the last rank of several to enter a step; its name: "rank 1" */
     TW_DELAY_DEVICE,      /* the residue: a slower device than the model of step time predicts */
     /* what is left */
     TW_DELAY_UPSTREAM,    /* before the token reached a process that records more */

@@ -37,8 +37,8 @@ typedef struct tw_host_point {
 
 typedef enum tw_span_kind {
     TW_SPAN_HANDLE,         /* a handle of the loop ran this long: name; detail: its task as in handle_task; measured */
-    TW_SPAN_RUN,            /* the watchdog's samples: on CPU or runnable in name; detail: what identifies the context, 0:
-                             * not known, or handles are timed */
+    TW_SPAN_RUN,            /* the watchdog's samples: on CPU or runnable in name; detail: what identifies the context;
+                             * 0: it is not known, or handles are timed */
     TW_SPAN_GIL,            /* waiting for the interpreter lock; detail: the name of what its holder ran */
     TW_SPAN_IO, TW_SPAN_LOCK, TW_SPAN_SLEEP, /* in a system call in name; detail: its number */
     TW_SPAN_SILENCE,        /* the watchdog itself did not run; detail: tw_silence */
@@ -182,15 +182,23 @@ static inline uint64_t tw_host_usual_step(uint64_t usual_ns, uint64_t length_ns)
     return length_ns > usual_ns ? usual_ns + usual_ns / 16 + 1 : usual_ns - usual_ns / 16;
 }
 
+/* Beyond this a step is a stall, usual_ns being usual; and what is usual, at most, where that is the limit. */
+static inline uint64_t tw_host_step_limit(uint64_t usual_ns) {
+    const uint64_t half = usual_ns / 2, limit = usual_ns + (half > TW_SLOW_NS ? half : TW_SLOW_NS);
+    return limit > TW_STEP_STALL_NS ? limit : TW_STEP_STALL_NS;
+}
+static inline uint64_t tw_host_step_usual(uint64_t limit_ns) {
+    return limit_ns - (limit_ns / 3 > TW_SLOW_NS ? limit_ns / 3 : TW_SLOW_NS);
+}
+
 /* A step begins, and ends, on the thread of a track that was taken for that. Under the GIL. */
 static inline void tw_host_step_begins(tw_host_track *t, uint64_t now_ns) {
     tw_store(&t->wake_ns, now_ns);
     tw_store_release(&t->waiting_since_ns, 0);
 }
 static inline void tw_host_step_ends(tw_host_track *t, uint64_t now_ns, uint64_t usual_ns) {
-    const uint64_t half = usual_ns / 2, limit = usual_ns + (half > TW_SLOW_NS ? half : TW_SLOW_NS);
-    tw_store(&t->step_limit_ns, limit > TW_STEP_STALL_NS ? limit : TW_STEP_STALL_NS);
     tw_store_release(&t->waiting_since_ns, now_ns);
+    tw_store_release(&t->step_limit_ns, tw_host_step_limit(usual_ns)); /* who sees this sees that the step has ended */
 }
 
 /* The loop begins to wait for events; an event was there: the wait ends. Its own thread; without the GIL. */

@@ -1,7 +1,8 @@
 /* Names of functions and requests that records refer to by number: text, written once, never changed or moved.
  *
- * A name is "function  file.py:line" with an optional "  <- caller", or a request's id. Number 0 is no name. When the
- * table is full, new names become number 1, "other", and are counted.
+ * A name is "function  file.py:line" with an optional "  <- caller" and "  [system call]", or a request's id. Number 0
+ * is no name. When three quarters are taken, places in the code that are new lose line, caller and system call, as there
+ * are fewer functions. When the table is full, new names become number 1, "other", and are counted.
  *
  * Thread rule: any thread may add, with or without the GIL: no lock, no allocation; two threads that add the same name
  * at the same time may get two numbers. Any process may read.
@@ -16,6 +17,7 @@
 TW_BEGIN_C
 
 #define TW_NAME_ENTRIES 512
+#define TW_NAME_WHOLE (TW_NAME_ENTRIES / 4 * 3) /* so many names are kept as they are */
 #define TW_NAME_TEXT 120 /* bytes, UTF-8, cut at a character, NUL-terminated */
 
 typedef struct tw_name_entry {
@@ -30,8 +32,11 @@ typedef struct tw_name_table {
 } tw_name_table;
 
 /* The number of a name, added if new; 0 for "". Cut at a character; what is no UTF-8 or a control character becomes '?'.
- * About 0.1 us, for a new one 0.2 us; a full table is searched whole, 1 us. */
+ * About 0.1 us, for a new one 0.2 us; a full table is searched whole, twice, 1 us each. */
 uint32_t tw_name_intern(tw_name_table *t, const char *text, size_t len);
+
+/* The same, as it is, however many are taken: of a table that is read once and dropped. */
+uint32_t tw_name_intern_whole(tw_name_table *t, const char *text, size_t len);
 
 /* Puts a name of one table under its number into another, whose names all come from that one. One writer. */
 void tw_name_share(tw_name_table *to, const tw_name_table *from, uint32_t number);

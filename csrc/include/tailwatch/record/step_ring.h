@@ -68,15 +68,17 @@ typedef enum tw_step_event_kind {
     TW_EVENT_PREEMPTED,      /* at from_ns a request lost its place */
     TW_EVENT_RESUMED,        /* at from_ns a preempted request was scheduled again */
     TW_EVENT_COMPILED,       /* the engine compiled a kernel for its device; it belongs to no request */
-    TW_EVENT_KV_WAIT         /* a request that was in no step waited for a KV connector: to load, or to be decided */
+    TW_EVENT_KV_WAIT,        /* a request that was in no step waited for a KV connector: to load, or to be decided */
+    TW_EVENT_RANK            /* a rank of an engine elsewhere was in a step: tw_rank_enters() */
 } tw_step_event_kind;
 
 typedef struct tw_step_event {
     uint64_t seq;            /* running number + 1 */
-    uint64_t request;        /* tw_request_hash() of its id; 0: the engine */
+    uint64_t request;        /* tw_request_hash() of its id; 0: the engine. RANK: what the step is known by */
     uint64_t from_ns, to_ns; /* events are ordered by to_ns */
     uint64_t what;           /* tw_step_event_kind */
-    uint64_t detail;         /* QUEUED: requests that waited as well. COMPILED: name of the kernel, tw_request_name_copy() */
+    uint64_t detail;         /* QUEUED: requests that waited as well. COMPILED: name of the kernel, tw_request_name_copy().
+                              * RANK: tw_rank_detail() */
 } tw_step_event;
 
 typedef struct tw_request_name {
@@ -115,6 +117,16 @@ void tw_step_event_write(tw_step_ring *ring, tw_step_event_kind kind, uint64_t r
 
 /* The number of a request's id, or of a kernel's name, cut to 55 bytes; that of the last one if it is the same. */
 uint32_t tw_request_name_write(tw_step_ring *ring, const char *id, size_t len);
+
+/* Which rank it is, and the group of those that it meets in each layer, by a number of their own. */
+static inline uint64_t tw_rank_detail(uint32_t rank, uint32_t group) { return (uint64_t)group << 32 | rank; }
+static inline uint32_t tw_rank_of(const tw_step_event *event) { return (uint32_t)event->detail; }
+static inline uint32_t tw_rank_group(const tw_step_event *event) { return (uint32_t)(event->detail >> 32); }
+
+/* A rank enters a step, and leaves it. mark: not 0, of that step in all ranks alike, and of no other near it. Returns
+ * the event's number; its to_ns is its from_ns until the rank leaves. */
+uint64_t tw_rank_enters(tw_step_ring *ring, uint64_t mark, uint64_t detail, uint64_t now_ns);
+void tw_rank_leaves(tw_step_ring *ring, uint64_t number, uint64_t now_ns);
 
 /* ---- Readers ---- */
 

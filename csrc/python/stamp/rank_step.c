@@ -1,0 +1,37 @@
+#include "python/stamp/rank_step.h"
+
+#include "python/group.h"
+#include "python/membership.h"
+#include "tailwatch/record/step_ring.h"
+
+/* In the engine's own process there is one rank, which waits for no other. */
+static int is_of_worker(CoreObject *core) {
+    if (__builtin_expect(*core->epoch == 0, 0)) core_reborn(core);
+    if (core->group != NULL && __builtin_expect(core->group->orphan, 0)) core_rejoin(core);
+    return tw_load(&core->segment->step_ring.head) == 0;
+}
+
+/* rank_enters(mark, rank, group) -> what to leave with; 0: nothing was recorded. */
+PyObject *core_rank_enters(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
+    CoreObject *core = (CoreObject *)op;
+    const uint64_t now = tw_now_ns();
+    Py_ssize_t len;
+    const char *mark = nargs == 3 && PyUnicode_Check(args[0]) ? PyUnicode_AsUTF8AndSize(args[0], &len) : NULL;
+    const unsigned long rank = mark == NULL ? 0 : PyLong_AsUnsignedLongMask(args[1]);
+    const unsigned long group = mark == NULL ? 0 : PyLong_AsUnsignedLongMask(args[2]);
+    if (PyErr_Occurred()) return NULL;
+    if (mark == NULL) return PyErr_Format(PyExc_TypeError, "rank_enters(mark, rank, group): expected a text and two numbers");
+    if (!is_of_worker(core)) return PyLong_FromLong(0);
+    const uint64_t number = tw_rank_enters(&core->segment->step_ring, tw_request_hash(mark, (size_t)len),
+                                           tw_rank_detail((uint32_t)rank, (uint32_t)group), now);
+    return PyLong_FromUnsignedLongLong(number + 1);
+}
+
+PyObject *core_rank_leaves(PyObject *op, PyObject *number) {
+    CoreObject *core = (CoreObject *)op;
+    const uint64_t now = tw_now_ns();
+    const unsigned long long n = PyLong_AsUnsignedLongLong(number);
+    if (PyErr_Occurred()) return NULL;
+    if (n > 0) tw_rank_leaves(&core->segment->step_ring, n - 1, now);
+    Py_RETURN_NONE;
+}
