@@ -213,12 +213,17 @@ static void add_engine(explained *e, const served *s, uint64_t k0, uint64_t typi
         if (parts.part[i].cause != TW_DELAY_UNEXPLAINED) add_engine_part(e, s->segment, s->source, parts.part[i]);
 }
 
-/* What the engine sends late, because its process was stopped or its threads waited for the interpreter lock: at most
- * left_ns of [from, to]. Returns its sum. */
+/* What the engine sends late, because its process was stopped or its threads waited for the interpreter lock, and what
+ * comes late through a process behind it (a detokenizer) that was stopped: at most left_ns of [from, to]. Returns its
+ * sum. */
 static uint64_t add_held_on_the_way(explained *e, const served *s, uint64_t from, uint64_t to, uint64_t left_ns) {
     held h = {from, to, left_ns, {0}};
     h.by_cause[TW_DELAY_CPU] = h.by_cause[TW_DELAY_THROTTLED] = UINT64_MAX; /* of the thread with steps alone */
-    if (s->segment != NULL && s->segment != e->g) add_held(e, &h, s->segment, s->source);
+    if (s->segment == NULL || s->segment == e->g) return 0;
+    add_held(e, &h, s->segment, s->source);
+    for (uint32_t i = 0; i < e->by.peer_set->n; ++i)
+        if (e->by.peer_set->peer[i].engine == TW_ENGINE_SHARED && e->by.peer_set->segment[i] != NULL)
+            add_held(e, &h, e->by.peer_set->segment[i], source_of(&e->by.peer_set->peer[i]));
     return left_ns - h.left_ns;
 }
 

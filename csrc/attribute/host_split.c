@@ -37,6 +37,7 @@ typedef struct findings {
     uint32_t track, n;
     evidence of[EVIDENCE];
     uint64_t stopped_ns, throttled_ns, gil_measured_ns; /* stopped: as the ring with most has it */
+    uint64_t stop_from_ns, stop_to_ns; /* the longest stop */
     const tw_host_track *steps; /* whose spans no counter scales: a thread with engine steps; NULL: none */
     uint64_t next_ns;           /* of a ring that is read: when the sampled span after this one begins */
 } findings;
@@ -97,16 +98,31 @@ static void add_evidence(findings *f, const tw_host_span *s, uint64_t ns) {
     if (f->n < EVIDENCE) f->of[f->n++] = (evidence){ns, s->name, detail, kind, certainty};
 }
 
+static void note_stop(findings *f, const tw_host_span *s, uint64_t ns) {
+    f->stopped_ns += ns;
+    if (ns <= f->stop_to_ns - f->stop_from_ns) return;
+    f->stop_from_ns = most(s->from_ns, f->from_ns);
+    f->stop_to_ns = f->stop_from_ns + ns;
+}
+
+/* Of a wait for the interpreter lock: while all was stopped, what held it was as well. The watchdog's ring, which has the
+ * stops, is looked at before the loop's. */
+static uint64_t gil_ns(const findings *f, const tw_host_span *s, uint64_t ns) {
+    return ns - since(least(least(s->to_ns, f->to_ns), f->stop_to_ns), most(most(s->from_ns, f->from_ns), f->stop_from_ns));
+}
+
 static void find_one(findings *f, const tw_host_span *s) {
     if (!tw_span_is_of(s, f->track)) return;
     const uint64_t ns = overlap_of(s, f);
     if (tw_span_certainty(s) == TW_SAMPLED) f->next_ns = s->from_ns;
     if (ns == 0) return;
     switch (tw_span_kind_of(s)) {
-    case TW_SPAN_SILENCE: f->stopped_ns += s->detail == TW_SILENCE_STOPPED ? ns : 0; break;
+    case TW_SPAN_SILENCE:
+        if (s->detail == TW_SILENCE_STOPPED) note_stop(f, s, ns);
+        break;
     case TW_SPAN_THROTTLED: f->throttled_ns += least(s->detail, ns); break;
     case TW_SPAN_GIL:
-        if (tw_span_certainty(s) == TW_MEASURED) f->gil_measured_ns += ns;
+        if (tw_span_certainty(s) == TW_MEASURED) f->gil_measured_ns += gil_ns(f, s, ns);
         else add_evidence(f, s, ns);
         break;
     default: add_evidence(f, s, ns);

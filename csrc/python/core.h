@@ -59,6 +59,7 @@ typedef struct core_requests {
     int uncounted_full; /* scopes of requests that are not counted are of no more use */
     PyObject *ended;          /* called with each request that Send has ended, and its scope; NULL: nothing is */
     PyObject *body_type;      /* the message type object last seen with "http.response.body" */
+    uint64_t late_from_ns;    /* from then on, what is not among the last steps that sent is looked for further back */
 } core_requests;
 
 typedef struct core_streams {

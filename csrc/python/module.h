@@ -12,6 +12,15 @@
 #error "tailwatch: free-threaded CPython is not supported: its collector stops the world differently and counters here have one writer"
 #endif
 
+/* The headers of 3.12 and later return these without a reference more, whatever the limited API is: they are immortal
+ * there. Of a wheel that is built there, 3.10 and 3.11 would free them. */
+#undef Py_RETURN_NONE
+#undef Py_RETURN_TRUE
+#undef Py_RETURN_FALSE
+#define Py_RETURN_NONE return Py_NewRef(Py_None)
+#define Py_RETURN_TRUE return Py_NewRef(Py_True)
+#define Py_RETURN_FALSE return Py_NewRef(Py_False)
+
 /* PyType_Slot holds functions in void pointers: CPython's own convention, which ISO C does not have. */
 #pragma GCC diagnostic ignored "-Wpedantic"
 

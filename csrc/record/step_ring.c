@@ -199,12 +199,12 @@ uint32_t tw_sent_mark(uint64_t request, uint32_t tokens) {
 
 /* Newest first: a message comes a step or two after it was sent, later ones of many that wait in a burst. On the event
  * loop, for each message and engine: so one that is not found costs little. */
-uint64_t tw_step_sent(const tw_step_ring *ring, uint64_t request, uint32_t tokens) {
+uint64_t tw_step_sent(const tw_step_ring *ring, uint64_t request, uint32_t tokens, uint32_t steps) {
     const uint64_t head = tw_load_acquire(&ring->head);
     const uint32_t mark = tw_sent_mark(request, tokens);
     tw_step_record step;
     uint32_t unsent = 0;
-    for (uint64_t n = head; mark != 0 && unsent < TW_UNSENT_STEPS && n > since(head, TW_SENT_STEPS); --n) {
+    for (uint64_t n = head; mark != 0 && unsent < TW_UNSENT_STEPS && n > since(head, steps); --n) {
         const uint64_t word = tw_load(&((const uint64_t *)&ring->step[(n - 1) % TW_STEP_RECORDS])[SENT_WORD]);
         uint32_t sent;
         memcpy(&sent, (const char *)&word + offsetof(tw_step_record, sent) % sizeof word, sizeof sent);

@@ -59,11 +59,12 @@ void tw_stream_received(tw_stream *s, uint64_t key_ns, uint64_t recv_ns, uint64_
     if (s->chained == 0 || s->chained_at != s->messages) { /* the first since the last stamp */
         s->chain_before = s->chain_last;
         s->chain_first = token;
-        s->chained_before = s->chained != 0 && s->chained_at + 1 == s->messages;
+        s->chained_before = s->chained != 0 && s->messages - s->chained_at <= s->chained; /* each in a message */
+        s->chained = 0;
     }
     s->chain_last = token;
     s->chained_at = s->messages;
-    s->chained = 1;
+    s->chained++;
 }
 
 void tw_stream_worked(tw_stream *s, uint32_t track, uint64_t from_ns, uint64_t to_ns) {

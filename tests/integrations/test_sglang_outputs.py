@@ -136,16 +136,17 @@ def test_a_late_token_is_the_engine_s_where_its_step_was_long(bench: Bench, engi
     assert bench.failures == []
 
 
-def test_messages_that_wait_are_joined_to_the_steps_that_sent_them(bench: Bench, engine: Python) -> None:
+@pytest.mark.parametrize("waiting", [60, 300])
+def test_messages_that_wait_are_joined_to_the_steps_that_sent_them(bench: Bench, engine: Python, waiting: int) -> None:
     """Not to the latest: what the process was late by is not the engine's."""
     bench.send(SimpleNamespace(rid="r"))
     for made in range(1, 9):
         engine.ask(f'[0.005, "r", {made}]')
         bench.handle(message({"r": made}))
         bench.stream.token()
-    for made in range(9, 69):
+    for made in range(9, 9 + waiting):
         engine.ask(f'[0.005, "r", {made}]')
-    for made in range(9, 69):
+    for made in range(9, 9 + waiting):
         bench.handle(message({"r": made}))
         bench.stream.token()
     [late] = [each for each in tailwatch.why() if each.token == 9]

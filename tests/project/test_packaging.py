@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import sysconfig
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 import tailwatch
 
 ROOT = Path(__file__).resolve().parents[2]
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang") or ""
 
 
 def test_uninstalling_leaves_nothing() -> None:
@@ -25,6 +28,18 @@ def test_uninstalling_leaves_nothing() -> None:
     ours += site.glob("tailwatch*.pth")
     assert {str(path) for path in ours if path.resolve() not in listed and path.suffix != ".pyc"} == set()
     assert len(ours) > 200
+
+
+@pytest.mark.skipif(not COMPILER, reason="needs a C compiler (Debian: gcc)")
+@pytest.mark.parametrize("name", ["NONE", "TRUE", "FALSE"])
+def test_a_wheel_built_by_a_later_python_gives_earlier_ones_their_references(name: str, tmp_path: Path) -> None:
+    """From 3.12 on None, True and False are immortal, and the headers of 3.12 and 3.13 count no reference to what is
+    returned, although the limited API is that of 3.10: there they would be freed."""
+    source = tmp_path / "returns.c"
+    source.write_text(f'#include "python/module.h"\nPyObject *returned(void) {{ Py_RETURN_{name}; }}\n')
+    command = [COMPILER, "-E", "-P", "-DPy_LIMITED_API=0x030A0000", f"-I{sysconfig.get_paths()['include']}"]
+    done = subprocess.run([*command, f"-I{ROOT / 'csrc'}", source], capture_output=True, text=True, check=True)
+    assert "NewRef(" in done.stdout[done.stdout.index("*returned(void)") :]
 
 
 def test_the_version_stands_in_one_place() -> None:

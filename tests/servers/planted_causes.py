@@ -1,10 +1,12 @@
-"""Runs a real vLLM under ``tailwatch run``, stalls its processes on purpose, each way alone and some in pairs, and
+"""Runs a real server under ``tailwatch run``, stalls its processes on purpose, each way alone and some in pairs, and
 compares what ``tailwatch why`` has of each late token with the plants' own logs.
 
-    python tests/servers/planted_causes.py --venv VENV --model DIR [--modes MODE ...] [--rounds N] [--json FILE]
+    python tests/servers/planted_causes.py [vllm | sglang | transformers] --venv VENV --model DIR
+                                           [--modes MODE ...] [--rounds N] [--json FILE]
 
-VENV has vLLM and this tailwatch, DIR is make_model.py's. The plants are in plant/. Each mode is a server of its own:
-flags of vLLM. A round has streams that decode while one plant, or two, act; "control" has none.
+VENV has the server (vLLM, where none is named) and this tailwatch, DIR is make_model.py's. The plants are in plant/.
+Each mode is a server of its own: flags of its command line. A round has streams that decode while one plant, or two,
+act; "control" has none.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,24 +34,17 @@ from targets import SERVERS
 from tailwatch.diagnose.why import late_tokens
 from tailwatch.snapshots.model import Cause, SlowGap
 
-STREAMS, TOKENS = 4, 1800
-OBJECTS = 400_000  # of the heap that is collected
+STREAMS = 4
+OBJECTS = 800_000  # of the heap that is collected: well beyond CLEAR_SECONDS
 STOP_SECONDS = 0.2
 SLOW_GAP_MS = 10
 CLEAR_SECONDS = 0.02  # so late is a token that is judged: no slice of the machine's other work
 OTHERS = ("cpu", "device", "own_prefill")  # waits for a CPU, and what a run without plants may have
-PLAIN = "--enforce-eager --dtype float32 --max-num-seqs 64 --max-num-batched-tokens 1024 --max-model-len 4096"
-MODES = {
-    "scheduling in turn": "--no-async-scheduling",
-    "async scheduling": "--async-scheduling",
-    "whole prefills": "--no-enable-chunked-prefill --max-num-batched-tokens 4096",
-    "outputs of four steps": "--stream-interval 4",
-    "two API processes": "--api-server-count 2",
-    "a small KV cache": "--num-gpu-blocks-override 32 --max-model-len 3328",
-    "two ranks": "--tensor-parallel-size 2",
-}
 SMALL = "a small KV cache"
 RANKS = "two ranks"
+SECOND_SECONDS = 0.3  # of a pair the second begins so long after the first, which takes 0.4
+WORD_TOKENS = 5  # of "word" and a space
+PROMPT, VICTIM = 3000, 2700  # tokens
 
 
 @dataclass(frozen=True)
@@ -64,23 +59,37 @@ class Plant:
     title: str = ""
 
 
-PLANTS = {
+def _collected(role: str) -> dict[str, Plant]:
+    return {f"{role}: a collection": Plant(role, ("collect", 2), ("gc2",))}
+
+
+def _stopped(role: str) -> dict[str, Plant]:
+    return {f"{role}: SIGSTOP": Plant(role, ("stop", STOP_SECONDS), ("stopped",))}
+
+
+def _hogged(role: str) -> dict[str, Plant]:
+    return {f"{role}: a thread with the GIL": Plant(role, ("stall", "gil"), ("gil",), "hold_the_lock")}
+
+
+def _slow(role: str, method: str, *causes: str, process: str = "") -> dict[str, Plant]:
+    """On the event loop, which is read, its name is known. process: the role of the process, where another is meant."""
+    title = f"{role}: slow {method.strip('_')}()"
+    return {title: Plant(process or role, ("sleep", method), causes, "call" if role == "api" else "")}
+
+
+API = {
     "api: time.sleep()": Plant("api", ("stall", "sleep"), ("sleep",), "plant_sleep"),
     "api: Python": Plant("api", ("stall", "python"), ("callback",), "plant_python"),
     "api: a regular expression": Plant("api", ("stall", "regex"), ("callback",), "plant_regex"),
     "api: fsync()": Plant("api", ("stall", "fsync"), ("io", "callback"), "plant_fsync"),
     "api: a lock": Plant("api", ("stall", "lock"), ("lock", "gil"), "plant_lock"),
-    "api: a thread with the GIL": Plant("api", ("stall", "gil"), ("gil",), "hold_the_lock"),
-    "api: a collection": Plant("api", ("collect", 2), ("gc2",)),
-    "api: SIGSTOP": Plant("api", ("stop", STOP_SECONDS), ("stopped",)),
-    "api: slow process_outputs()": Plant("api", ("sleep", "process_outputs"), ("output", "sleep"), "call"),
-    "engine: slow schedule()": Plant("engine", ("sleep", "schedule"), ("engine_host",)),
-    "engine: a thread with the GIL": Plant("engine", ("stall", "gil"), ("gil",), "hold_the_lock"),
-    "engine: a collection": Plant("engine", ("collect", 2), ("gc2",)),
-    "engine: SIGSTOP": Plant("engine", ("stop", STOP_SECONDS), ("stopped",)),
-    "worker: slow execute_model()": Plant("worker", ("sleep", "execute_model"), ("device",)),
-    "worker: a collection": Plant("worker", ("collect", 2), ("gc2",)),
-    "worker: SIGSTOP": Plant("worker", ("stop", STOP_SECONDS), ("stopped",)),
+    **_hogged("api"),
+    **_collected("api"),
+    **_stopped("api"),
+}
+LOCKED = {  # where the engine is a thread of that process, it waits for the lock that the loop holds meanwhile
+    title: replace(plant, causes=(*plant.causes, "gil")) if "callback" in plant.causes else plant
+    for title, plant in API.items()
 }
 IN_RANKS = {  # of two workers
     "rank 0: slow execute_model()": Plant("worker", ("sleep", "execute_model"), ("rank",), "rank 0", "_TP0"),
@@ -88,16 +97,113 @@ IN_RANKS = {  # of two workers
     "rank 1: a collection": Plant("worker", ("collect", 2), ("gc2",), title="_TP1"),
     "rank 1: SIGSTOP": Plant("worker", ("stop", STOP_SECONDS), ("stopped",), title="_TP1"),
 }
-PAIRS = (  # the second begins before the first has ended, and ends after it: of the same tokens, each has a part
-    ("engine: slow schedule()", "worker: slow execute_model()"),
-    ("engine: slow schedule()", "api: slow process_outputs()"),
-    ("worker: slow execute_model()", "api: slow process_outputs()"),
-    ("engine: slow schedule()", "api: SIGSTOP"),
-)
-SECOND_SECONDS = 0.3  # after the first, which takes 0.4
-VICTIM = 2700
-WORD_TOKENS = 5  # of "word" and a space
-LONG = {"prefill of 3000 tokens": 3000}
+ENGINE = {**_hogged("engine"), **_collected("engine"), **_stopped("engine")}  # that has a process of its own
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A server.
+
+    Attributes:
+        base: which of targets.py.
+        flags: what its command line gets beside that, in all modes.
+        modes: what it gets in each.
+        plants, pairs: of a pair, the second begins before the first has ended, and ends after it: of the same tokens,
+            each has a part.
+        tokens: of each stream.
+        extra: what its requests need, beside what targets.py has; crowded: and where the KV cache is small.
+    """
+
+    base: str
+    flags: str
+    modes: dict[str, str]
+    plants: dict[str, Plant]
+    pairs: tuple[tuple[str, str], ...]
+    tokens: int
+    extra: dict[str, Any] = field(default_factory=dict)
+    crowded: dict[str, Any] = field(default_factory=dict)
+
+
+KINDS = {
+    "vllm": Kind(
+        "vllm",
+        "--max-num-batched-tokens 1024 --max-model-len 4096",
+        {
+            "scheduling in turn": "--no-async-scheduling",
+            "async scheduling": "--async-scheduling",
+            "whole prefills": "--no-enable-chunked-prefill --max-num-batched-tokens 4096",
+            "outputs of four steps": "--stream-interval 4",
+            "two API processes": "--api-server-count 2",
+            SMALL: "--num-gpu-blocks-override 32 --max-model-len 3328",
+            RANKS: "--tensor-parallel-size 2",
+        },
+        {
+            **API,
+            **_slow("api", "process_outputs", "output", "sleep"),
+            **_slow("engine", "schedule", "engine_host"),
+            **ENGINE,
+            **_slow("worker", "execute_model", "device"),
+            **_collected("worker"),
+            **_stopped("worker"),
+        },
+        (
+            ("engine: slow schedule()", "worker: slow execute_model()"),
+            ("engine: slow schedule()", "api: slow process_outputs()"),
+            ("worker: slow execute_model()", "api: slow process_outputs()"),
+            ("engine: slow schedule()", "api: SIGSTOP"),
+        ),
+        1800,
+    ),
+    "sglang": Kind(
+        "sglang, overlapping",
+        "",
+        {
+            "one batch after the other": "--disable-overlap-schedule",
+            "overlapping": "",
+            SMALL: "--disable-overlap-schedule --max-total-tokens 4000 --schedule-conservativeness 0.1",
+        },
+        {
+            **API,
+            **_slow("api", "_handle_batch_output", "sleep"),
+            **_slow("engine", "get_next_batch_to_run", "engine_host"),
+            **_slow("engine", "forward_batch_generation", "device"),
+            **ENGINE,
+            **_slow("detokenizer", "handle_batch_token_id_out", "transport"),
+            **_collected("detokenizer"),
+            **_stopped("detokenizer"),
+        },
+        (
+            ("engine: slow get_next_batch_to_run()", "engine: slow forward_batch_generation()"),
+            ("engine: slow get_next_batch_to_run()", "api: slow handle_batch_output()"),
+            ("engine: slow get_next_batch_to_run()", "detokenizer: slow handle_batch_token_id_out()"),
+            ("detokenizer: slow handle_batch_token_id_out()", "api: slow handle_batch_output()"),
+            ("engine: slow forward_batch_generation()", "api: SIGSTOP"),
+        ),
+        900,
+        # with ignore_eos no more are taken than fit
+        crowded={"ignore_eos": False, "logit_bias": {"2": -100}},
+    ),
+    "transformers": Kind(  # its engine is a thread of the API process
+        "transformers, continuous batching",
+        "--cb-max-batch-tokens 256",  # what a step costs on a CPU grows with it and with the cache
+        {"continuous batching": "--cb-num-blocks 112 --cb-block-size 64"},  # a small one: batching_causes.py
+        {
+            **LOCKED,
+            **_slow("api", "put", "sleep"),
+            **_slow("engine", "schedule_batch", "engine_host", process="api"),
+            **_slow("engine", "_generation_step", "device", process="api"),
+            **_slow("engine", "deliver_batch", "transport", process="api"),
+        },
+        (
+            ("engine: slow schedule_batch()", "engine: slow generation_step()"),
+            ("engine: slow schedule_batch()", "api: slow put()"),
+            ("engine: slow generation_step()", "api: slow put()"),
+            ("engine: slow schedule_batch()", "api: SIGSTOP"),
+        ),
+        900,
+        {"generation_config": json.dumps({"eos_token_id": -1, "do_sample": False})},
+    ),
+}
 
 
 class Interval(NamedTuple):
@@ -162,7 +268,7 @@ class Round(NamedTuple):
     delay: dict[str, float]
 
 
-def play(it: Running, name: str, happen: Callable[[], list[Interval]], tokens: int = TOKENS, other: str = "") -> Round:
+def play(it: Running, name: str, happen: Callable[[], list[Interval]], tokens: int, other: str = "") -> Round:
     """Streams that decode, and what happens when each has had a twelfth of its tokens. other: the late tokens are those
     of a request of that name."""
     before, began = it.look().delay, time.monotonic()
@@ -273,20 +379,25 @@ def meets_bars(row: dict[str, Any]) -> bool:
 # ---- all rounds of a server ----
 
 
-def rounds(it: Running, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def rounds(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Title and account of each."""
-    for role in {plant.role for plant in PLANTS.values()}:
+    tokens = kind.tokens
+    for role in {plant.role for plant in kind.plants.values()}:
         for pid in [each.pid for each in _processes(it) if each.role == role]:
             it.order(pid, "build", OBJECTS)
-    play(it, "warm", lambda: request(it, "warm-long", 900, 2))
-    yield "control", control(play(it, "control", list))
-    for title, words in LONG.items():
-        found = merged(play(it, f"{title}{n}", lambda n=n, words=words: request(it, f"l{words}-{n}", words, 2))  # type: ignore[misc]
-                       for n in range(count))  # fmt: skip
-        yield title, found([Plant("engine", ("", 0), ("prefill",))])
-    for chosen in (*((title,) for title in PLANTS), *PAIRS):
-        plants = [PLANTS[title] for title in chosen]
-        found = merged(play(it, f"{chosen}{n}", lambda plants=plants: act_in_turn(it, plants)) for n in range(count))  # type: ignore[misc]
+    play(it, "warm", lambda: request(it, "warm-long", 900, 2), tokens)
+    yield "control", control(play(it, "control", list, tokens))
+    found = merged(
+        play(it, f"long{n}", lambda n=n: request(it, f"l-{n}", PROMPT, 2), tokens)  # type: ignore[misc]
+        for n in range(count)
+    )
+    yield f"prefill of {PROMPT} tokens", found([Plant("engine", ("", 0), ("prefill",))])
+    for chosen in (*((title,) for title in kind.plants), *kind.pairs):
+        plants = [kind.plants[title] for title in chosen]
+        found = merged(
+            play(it, f"{chosen}{n}", lambda plants=plants: act_in_turn(it, plants), tokens)  # type: ignore[misc]
+            for n in range(count)
+        )
         yield " + ".join(chosen), found(plants)
 
 
@@ -309,11 +420,11 @@ def merged(some: Iterator[Round]) -> Callable[[list[Plant]], dict[str, Any]]:
     return of
 
 
-def in_ranks(it: Running, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def in_ranks(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Two workers compute each step together: one of them is late for it."""
 
     def round_of(name: str, happen: Callable[[], list[Interval]] = list) -> Round:
-        return play(it, name, happen, tokens=2 * TOKENS)  # their steps are short
+        return play(it, name, happen, 2 * kind.tokens)  # their steps are short
 
     for pid in [each.pid for each in _processes(it) if each.role == "worker"]:
         it.order(pid, "build", OBJECTS)
@@ -331,42 +442,48 @@ def preempted(it: Running) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "preempted", account(found, [Plant("engine", ("", 0), ("preempted", "queued"))])
 
 
-def run(mode: str, options: argparse.Namespace) -> dict[str, Any]:
+def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
     """One server."""
-    base = SERVERS["vllm"]
-    command = base.command.partition(" --enforce-eager")[0] + f" {PLAIN} {MODES[mode]}"
-    SERVERS[mode] = replace(base, command=command)
+    base = SERVERS[kind.base]
+    command = f"{base.command} {kind.flags} {kind.modes[mode]}"
+    extra = {**base.extra, **kind.extra, **(kind.crowded if mode == SMALL else {})}
+    SERVERS[mode] = replace(base, command=command, extra=extra)
     with tempfile.NamedTemporaryFile(suffix=".log") as log:
         where = argparse.Namespace(
             **{**vars(options), "server": mode, "gguf": Path(), "boot": False, "slow_gap_ms": SLOW_GAP_MS, "objects": 0}
         )
         with running(where, Path(log.name)) as it:
             found = {}
-            special = {SMALL: lambda: preempted(it), RANKS: lambda: in_ranks(it, options.rounds)}
-            for title, row in special.get(mode, lambda: rounds(it, options.rounds))():
+            special = {SMALL: lambda: preempted(it), RANKS: lambda: in_ranks(it, kind, options.rounds)}
+            for title, row in special.get(mode, lambda: rounds(it, kind, options.rounds))():
                 found[title] = row
                 print(mode, title, json.dumps(row), flush=True)
-            return {"flags": MODES[mode], "unjoined": it.look().drops.get("unjoined", 0), "rounds": found}
+            return {"flags": kind.modes[mode], "unjoined": it.look().drops.get("unjoined", 0), "rounds": found}
 
 
 def main() -> None:
     """Prints a row as it is there, keeps all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("server", choices=KINDS, nargs="?", default="vllm")
     parser.add_argument("--venv", type=Path, required=True)
     parser.add_argument("--model", type=Path, default=Path("model"))
     parser.add_argument("--port", type=int, default=8100)
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--modes", nargs="+", help="all, where none is given", metavar="MODE")
     parser.add_argument("--rounds", type=int, default=3, help="of each plant")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = {mode: run(mode, options) for mode in options.modes}
+    kind = KINDS[options.server]
+    modes = options.modes or list(kind.modes)
+    if unknown := set(modes) - set(kind.modes):
+        parser.error(f"no modes of {options.server}: {', '.join(unknown)}; it has {', '.join(kind.modes)}")
+    found = {mode: run(kind, mode, options) for mode in modes}
     missed = [
         f"{mode}, {title}"
         for mode, each in found.items()
         for title, row in each["rounds"].items()
         if not meets_bars(row)
     ]
-    versions = _versions(options, SERVERS["vllm"])
+    versions = _versions(options, SERVERS[kind.base])
     whole = {"machine": machine(), "versions": versions, "rounds": options.rounds, "modes": found}
     if options.json is not None:
         options.json.write_text(json.dumps(whole, indent=1) + "\n")

@@ -25,7 +25,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -110,8 +110,8 @@ class Running:
     group: str
     plant: Path
     process: subprocess.Popen[bytes]
-    launches: int = 0
     objects: int = OBJECTS
+    orders: Iterator[int] = field(default_factory=count)
 
     def look(self) -> snapshots.Snapshot:
         """The group as it is seen from outside."""
@@ -120,9 +120,10 @@ class Running:
     def order(self, pid: int, what: str, amount: float | str) -> dict[str, Any]:
         """Has one process do something, and waits until it has."""
         new = self.plant / f"{pid}.new-order"
-        new.write_text(json.dumps({"what": what, "amount": amount}))
+        number = next(self.orders)
+        new.write_text(json.dumps({"what": what, "amount": amount, "number": number}))
         new.rename(self.plant / f"{pid}.do")
-        done = self.plant / f"{pid}.done"
+        done = self.plant / f"{pid}.{number}.done"
         _wait(done.exists, ANSWER_SECONDS, f"process {pid} did not answer to {what}")
         answer: dict[str, Any] = json.loads(done.read_text())
         done.unlink()

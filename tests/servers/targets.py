@@ -83,7 +83,7 @@ SERVERS: dict[str, Server] = {
         {"api": 1},
         streams=8,
         tokens=100,
-        environment=_OFFLINE,
+        environment={**_OFFLINE, "OMP_NUM_THREADS": "1"},  # the clients need a core
         serial=True,
     ),
     "vllm": Server(

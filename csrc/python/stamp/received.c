@@ -89,18 +89,33 @@ PyObject *core_received(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
 
 /* ---- messages that have no stamp ---- */
 
+#define LATE_AGAIN_NS TW_NS_PER_SECOND
+
+static uint64_t key_in(const tw_peer_set *peers, uint64_t request, uint32_t made, uint32_t steps) {
+    uint64_t key = 0;
+    for (uint32_t i = 0; peers != NULL && i < peers->n && key == 0; i++)
+        if (peers->segment[i] != NULL) key = tw_step_sent(&peers->segment[i]->step_ring, request, made, steps);
+    return key;
+}
+
+/* One that waited behind many is further back. Where it is not there either, no step sent it, and next ones may be like
+ * that: they are not looked for so far for a while. */
+static uint64_t late_key_in(CoreObject *core, uint64_t request, uint32_t made, uint64_t now) {
+    if (now < core->requests.late_from_ns) return 0;
+    const uint64_t key = key_in(core_peer_set(core), request, made, TW_SENT_STEPS_LATE);
+    if (key == 0) core->requests.late_from_ns = now + LATE_AGAIN_NS;
+    return key;
+}
+
 /* The stamp of the step that sent a message, by its first request; 0: not known, or an exception is set. */
-static uint64_t key_of_message(const CoreObject *core, PyObject *id, PyObject *tokens) {
-    const tw_peer_set *peers = core_peer_set(core);
+static uint64_t key_of_message(CoreObject *core, PyObject *id, PyObject *tokens, uint64_t now) {
     Py_ssize_t len;
     const char *text = PyUnicode_Check(id) ? PyUnicode_AsUTF8AndSize(id, &len) : NULL;
     const unsigned long made = text != NULL && PyLong_Check(tokens) ? PyLong_AsUnsignedLong(tokens) : 0;
     if (text == NULL || PyErr_Occurred() != NULL) return 0;
     const uint64_t request = tw_request_hash(text, (size_t)len);
-    uint64_t key = 0;
-    for (uint32_t i = 0; peers != NULL && i < peers->n && key == 0; i++)
-        if (peers->segment[i] != NULL) key = tw_step_sent(&peers->segment[i]->step_ring, request, (uint32_t)made);
-    return key;
+    const uint64_t key = key_in(core_peer_set(core), request, (uint32_t)made, TW_SENT_STEPS);
+    return key != 0 ? key : late_key_in(core, request, (uint32_t)made, now);
 }
 
 /* received_message(streams, ids, finish_reasons, tokens, received_ns): outputs of one step came in a message: lists of
@@ -116,7 +131,7 @@ PyObject *core_received_message(PyObject *op, PyObject *const *args, Py_ssize_t 
     r.received_ns = PyLong_AsUnsignedLongLong(args[4]);
     if (PyErr_Occurred()) return NULL;
     if (n == 0 || PyList_Size(args[2]) != n || PyList_Size(args[3]) != n) Py_RETURN_NONE;
-    r.key_ns = key_of_message(r.core, PyList_GetItem(args[1], 0), PyList_GetItem(args[3], 0));
+    r.key_ns = key_of_message(r.core, PyList_GetItem(args[1], 0), PyList_GetItem(args[3], 0), r.processed_ns);
     bool good = PyErr_Occurred() == NULL;
     for (Py_ssize_t i = 0; good && i < n; i++) {
         PyObject *id = PyList_GetItem(args[1], i);

@@ -12,14 +12,14 @@
 #define MS UINT64_C(1000000)
 #define STEP (10 * MS)
 #define ENGINE UINT64_C(7)
-enum { API, OF_ENGINE, OF_WORKER, SECOND_WORKER, OTHER, PROCESSES };
+enum { API, OF_ENGINE, OF_WORKER, SECOND_WORKER, OTHER, BEHIND, PROCESSES }; /* the last: all tokens pass through it */
 
 static tw_segment *of[PROCESSES];
 static tw_peer_set *peers;
 static uint64_t now;
 
 static void begin(void) {
-    static const uint64_t engine[PROCESSES] = {0, ENGINE, ENGINE, ENGINE, ENGINE + 1};
+    static const uint64_t engine[PROCESSES] = {0, ENGINE, ENGINE, ENGINE, ENGINE + 1, TW_ENGINE_SHARED};
     now = 1000 * MS;
     peers = calloc(1, sizeof *peers);
     for (uint32_t i = 0; i < PROCESSES; ++i) {
@@ -131,6 +131,22 @@ TW_TEST(an_engine_that_is_stopped_before_it_sends_delays_what_it_sends) {
     const tw_parts p = explain_sent(k0, k1, 200 * MS);
     TW_CHECK_EQ(149 * MS, part_of(&p, TW_DELAY_STOPPED, OF_ENGINE));
     TW_CHECK_EQ(51 * MS, part_of(&p, TW_DELAY_TRANSPORT, 0));
+}
+
+TW_TEST(a_process_that_tokens_pass_through_delays_them_while_it_is_stopped) {
+    const uint64_t k0 = warm(), k1 = step(0);
+    stop(BEHIND, k1 + MS, k1 + 150 * MS);
+    const tw_parts p = explain_sent(k0, k1, 200 * MS);
+    TW_CHECK_EQ(149 * MS, part_of(&p, TW_DELAY_STOPPED, BEHIND));
+    TW_CHECK_EQ(51 * MS, part_of(&p, TW_DELAY_TRANSPORT, 0));
+}
+
+TW_TEST(it_delays_nothing_that_the_engine_still_makes) {
+    const uint64_t k0 = warm(), k1 = step(200 * MS);
+    stop(BEHIND, k1 - 205 * MS, k1 - 5 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(0, part_of(&p, TW_DELAY_STOPPED, BEHIND));
+    TW_CHECK_NEAR(200e6, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE), 1e6);
 }
 
 /* ---- the engine's thread ---- */

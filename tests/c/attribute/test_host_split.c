@@ -186,6 +186,17 @@ TW_TEST(a_stopped_process) {
     TW_CHECK_EQ(98 * MS, part_of(&p, TW_DELAY_STOPPED, 0));
 }
 
+/* What held the lock was stopped with it. */
+TW_TEST(a_process_stopped_while_its_loop_waits_for_the_interpreter_lock) {
+    busy(0, 0);
+    span(TW_SPAN_SILENCE, 20 * MS, 100 * MS, 0, TW_SILENCE_STOPPED);
+    const tw_host_span s = {0, 10 * MS, 110 * MS, tw_span_what(TW_SPAN_GIL, 0, TW_MEASURED), 0, 0, {0, 0}};
+    tw_span_add(&host->by_loop, &s);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(80 * MS, part_of(&p, TW_DELAY_STOPPED, 0));
+    TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_GIL, 0));
+}
+
 TW_TEST(a_process_stopped_while_it_waits_for_events) {
     point(10 * MS, 0, 0, 0, 0);
     point(110 * MS, 1 * MS, 0, 99 * MS, 0);

@@ -55,11 +55,14 @@ TW_TEST(a_step_is_found_by_what_it_sent) {
         tw_step_write(ring, &s);
     }
     for (uint64_t i = n - TW_SENT_STEPS; i < n; ++i)
-        TW_CHECK_EQ(i % 3 != 0 ? step_number(i).key_ns : 0, tw_step_sent(ring, request, (uint32_t)i));
-    TW_CHECK_EQ(0, tw_step_sent(ring, request, (uint32_t)(n - TW_SENT_STEPS - 1)));
-    TW_CHECK_EQ(0, tw_step_sent(ring, request, (uint32_t)n));
-    TW_CHECK_EQ(0, tw_step_sent(ring, tw_request_hash("s", 1), (uint32_t)n - 1));
-    TW_CHECK_EQ(0, tw_step_sent(ring, request, 0));
+        TW_CHECK_EQ(i % 3 != 0 ? step_number(i).key_ns : 0, tw_step_sent(ring, request, (uint32_t)i, TW_SENT_STEPS));
+    const uint64_t further = n - TW_SENT_STEPS - 2;
+    TW_REQUIRE(further % 3 != 0);
+    TW_CHECK_EQ(0, tw_step_sent(ring, request, (uint32_t)further, TW_SENT_STEPS));
+    TW_CHECK_EQ(step_number(further).key_ns, tw_step_sent(ring, request, (uint32_t)further, TW_SENT_STEPS_LATE));
+    TW_CHECK_EQ(0, tw_step_sent(ring, request, (uint32_t)n, TW_SENT_STEPS));
+    TW_CHECK_EQ(0, tw_step_sent(ring, tw_request_hash("s", 1), (uint32_t)n - 1, TW_SENT_STEPS));
+    TW_CHECK_EQ(0, tw_step_sent(ring, request, 0, TW_SENT_STEPS));
 }
 
 static void write_sent(uint64_t from, uint64_t to, uint32_t tokens_of_last) {
@@ -74,16 +77,16 @@ static void write_sent(uint64_t from, uint64_t to, uint32_t tokens_of_last) {
 TW_TEST(a_ring_is_left_after_steps_that_sent_nothing) {
     write_sent(0, 10, 5);
     write_sent(10, 10 + TW_UNSENT_STEPS - 1, 0);
-    TW_CHECK_EQ(step_number(9).key_ns, tw_step_sent(ring, 7, 5));
+    TW_CHECK_EQ(step_number(9).key_ns, tw_step_sent(ring, 7, 5, TW_SENT_STEPS));
     write_sent(9 + TW_UNSENT_STEPS, 10 + TW_UNSENT_STEPS, 0);
-    TW_CHECK_EQ(0, tw_step_sent(ring, 7, 5));
+    TW_CHECK_EQ(0, tw_step_sent(ring, 7, 5, TW_SENT_STEPS));
     write_sent(10 + TW_UNSENT_STEPS, 20 + TW_UNSENT_STEPS, 6); /* and those behind one that was found again */
-    TW_CHECK_EQ(step_number(19 + TW_UNSENT_STEPS).key_ns, tw_step_sent(ring, 7, 6));
+    TW_CHECK_EQ(step_number(19 + TW_UNSENT_STEPS).key_ns, tw_step_sent(ring, 7, 6, TW_SENT_STEPS));
 }
 
 TW_TEST(an_empty_ring_has_no_step) {
     tw_step_record s;
-    TW_CHECK_EQ(0, tw_step_sent(ring, 5, 1));
+    TW_CHECK_EQ(0, tw_step_sent(ring, 5, 1, TW_SENT_STEPS));
     TW_CHECK_EQ(0, tw_step_find(ring, 5));
     TW_CHECK(!tw_step_read(ring, 0, &s));
 }

@@ -624,6 +624,31 @@ TW_TEST(a_chain_of_stamps_puts_lateness_into_its_segment) {
     tw_segment_destroy(g);
 }
 
+/* Two tokens came before the first was sent, each in a message of its own: the one before the next token is the second. */
+TW_TEST(tokens_that_came_together_and_left_apart_are_followed_by_a_chain) {
+    tw_segment *g = segment_of(&NO_SLO, 0);
+    tw_stream s;
+    open_at(&s, g, 0);
+    uint64_t now = steady(&s, MS, 10 * MS, 16);
+    tw_stream_received(&s, now + 7 * MS, now + 7 * MS, now + 7 * MS);
+    TW_CHECK_EQ(0, s.chained_before);
+    tw_stream_received(&s, now + 9 * MS, now + 9 * MS, now + 9 * MS);
+    tw_stream_token(&s, now += 10 * MS, 1, 0);
+    tw_stream_token(&s, now += 10 * US, 1, 0);
+    tw_stream_received(&s, now + 9 * MS, now + 40 * MS, now + 40 * MS); /* 31 ms on its way */
+    tw_stream_token(&s, now += 41 * MS, 1, 0);
+    tw_slow_record r = last_slow(g);
+    TW_CHECK(part_of(&r, TW_DELAY_TRANSPORT, TW_MEASURED) >= 30 * MS);
+    /* Of one that was not received, and the one after it, it is not known what came before. */
+    tw_stream_token(&s, now += 10 * MS, 1, 0);
+    tw_stream_received(&s, now + 9 * MS, now + 40 * MS, now + 40 * MS);
+    tw_stream_token(&s, now += 41 * MS, 1, 0);
+    r = last_slow(g);
+    TW_CHECK_EQ(0, part_of(&r, TW_DELAY_TRANSPORT, TW_MEASURED));
+    TW_CHECK_EQ(31 * MS, tw_parts_sum(&r.parts));
+    tw_segment_destroy(g);
+}
+
 TW_TEST(without_a_typical_gap_nothing_is_late) {
     tw_segment *g = segment_of(&NO_SLO, 0);
     tw_stream s;

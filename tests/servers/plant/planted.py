@@ -1,9 +1,10 @@
 """The test's own hands in each process of a server: it does what a file asks, and keeps a log of its own.
 
-An order is a file ``PID.do`` in the directory, the answer is ``PID.done``. Each pause is timed here by the clock alone,
-without tailwatch, from outside: the calls between the two times are made in C, so that no other thread can get the GIL
-in between. What an app under uvicorn streams is stamped where it reaches uvicorn: ``PID.sent``, a line a response.
-Methods of vLLM's engine, worker and API process can be asked to sleep once (METHODS).
+An order is a file ``PID.do`` in the directory, the answer is ``PID.NUMBER.done``. Each pause is timed here by the clock
+alone, without tailwatch, from outside: the calls between the two times are made in C, so that no other thread can get
+the GIL in between. What an app under uvicorn streams is stamped where it reaches uvicorn: ``PID.sent``, a line a
+response.
+Methods of a server's engine, worker and API process can be asked to sleep once (METHODS).
 """
 
 from __future__ import annotations
@@ -24,11 +25,20 @@ from at_import import AtImport
 POLL_SECONDS = 0.02
 PIECE = 1000
 SLEEP_SECONDS = 0.4  # of a method
-METHODS = {
-    "vllm.v1.core.sched.scheduler": ("Scheduler", "schedule"),
-    "vllm.v1.worker.worker_base": ("WorkerWrapperBase", "execute_model"),
-    "vllm.v1.engine.output_processor": ("OutputProcessor", "process_outputs"),
-}
+_SGLANG, _BATCHING = "sglang.srt.managers", "transformers.generation.continuous_batching"
+METHODS = (  # module, class, method
+    ("vllm.v1.core.sched.scheduler", "Scheduler", "schedule"),
+    ("vllm.v1.worker.worker_base", "WorkerWrapperBase", "execute_model"),
+    ("vllm.v1.engine.output_processor", "OutputProcessor", "process_outputs"),
+    (f"{_SGLANG}.scheduler", "Scheduler", "get_next_batch_to_run"),
+    (f"{_SGLANG}.tp_worker", "TpModelWorker", "forward_batch_generation"),
+    (f"{_SGLANG}.detokenizer_manager", "DetokenizerManager", "handle_batch_token_id_out"),
+    (f"{_SGLANG}.tokenizer_manager", "TokenizerManager", "_handle_batch_output"),
+    (f"{_BATCHING}.scheduler", "FIFOScheduler", "schedule_batch"),
+    (f"{_BATCHING}.continuous_api", "ContinuousBatchingManager", "_generation_step"),
+    (f"{_BATCHING}.continuous_api", "OutputRouter", "deliver_batch"),
+    ("transformers.cli.serving.utils", "CBStreamer", "put"),
+)
 
 _heap: list[Any] = []
 _loops: list[Any] = []
@@ -39,7 +49,7 @@ def begin(directory: str) -> None:
     """Listen for orders in this process and in its fork children, and stamp what uvicorn is given."""
     listen(directory)
     os.register_at_fork(after_in_child=lambda: listen(directory))
-    at_import = {module: partial(_let_sleep, *method) for module, method in METHODS.items()}
+    at_import = {name: partial(_let_sleep, name) for name, _, _ in METHODS}
     sys.meta_path.insert(0, AtImport({"uvicorn.config": partial(_stamp, directory), **at_import}))
 
 
@@ -57,13 +67,18 @@ def _listen(mine: str) -> None:
         except OSError:
             continue
         os.unlink(f"{mine}.do")
-        try:
-            answer = _ORDERS[order["what"]](order["amount"])
-        except Exception as error:
-            answer = {"error": repr(error)}
-        with open(f"{mine}.new", "w") as file:
-            json.dump(answer, file)
-        os.rename(f"{mine}.new", f"{mine}.done")
+        threading.Thread(target=_obey, args=(mine, order), daemon=True).start()  # another may follow before it has
+
+
+def _obey(mine: str, order: dict[str, Any]) -> None:
+    try:
+        answer = _ORDERS[order["what"]](order["amount"])
+    except Exception as error:
+        answer = {"error": repr(error)}
+    done = f"{mine}.{order['number']}"
+    with open(f"{done}.new", "w") as file:
+        json.dump(answer, file)
+    os.rename(f"{done}.new", f"{done}.done")
 
 
 def _build(objects: float) -> dict[str, Any]:
@@ -136,9 +151,14 @@ _ORDERS: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def _let_sleep(owner: str, method: str, module: Any) -> None:
-    original = getattr(getattr(module, owner), method)
+def _let_sleep(name: str, module: Any) -> None:
+    for place, owner, method in METHODS:
+        if place == name:
+            home = getattr(module, owner)
+            setattr(home, method, _sleeping(method, getattr(home, method)))
 
+
+def _sleeping(method: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         times = _sleeps.get(method)
         if times is not None and not times:
@@ -147,7 +167,7 @@ def _let_sleep(owner: str, method: str, module: Any) -> None:
             times.append(time.monotonic_ns())
         return original(*args, **kwargs)
 
-    setattr(getattr(module, owner), method, call)
+    return call
 
 
 def _stamp(directory: str, module: Any) -> None:

@@ -144,11 +144,13 @@ uint64_t tw_step_find(const tw_step_ring *ring, uint64_t at_ns);
  * Never 0 where it has any. */
 uint32_t tw_sent_mark(uint64_t request, uint32_t tokens);
 
-/* The stamp of the step that sent a message, for engines whose messages have none. 0: no step of the last TW_SENT_STEPS
- * did, or it is not known what they sent: none is looked for behind TW_UNSENT_STEPS in a row of which it is not. */
-#define TW_SENT_STEPS 64
+/* The stamp of the step that sent a message, for engines whose messages have none. steps: how many are looked at, the
+ * latest. 0: none of them did, or it is not known what they sent: none is looked for behind TW_UNSENT_STEPS in a row of
+ * which it is not. */
+#define TW_SENT_STEPS 64         /* for each message */
+#define TW_SENT_STEPS_LATE 2048  /* for one that is not among those: it waited behind others */
 #define TW_UNSENT_STEPS 32
-uint64_t tw_step_sent(const tw_step_ring *ring, uint64_t request, uint32_t tokens);
+uint64_t tw_step_sent(const tw_step_ring *ring, uint64_t request, uint32_t tokens, uint32_t steps);
 
 /* Copies a request's id, at most size bytes with its NUL. "": the number is 0, or its place was taken since. */
 void tw_request_name_copy(const tw_step_ring *ring, uint32_t number, char *to, size_t size);
