@@ -105,8 +105,8 @@ static void note_stop(findings *f, const tw_host_span *s, uint64_t ns) {
     f->stop_to_ns = f->stop_from_ns + ns;
 }
 
-/* Of a wait for the interpreter lock: while all was stopped, what held it was as well. The watchdog's ring, which has the
- * stops, is looked at before the loop's. */
+/* Of a wait for the interpreter lock that was measured: the whole process was stopped for a part of it. The watchdog's
+ * ring, which has the stops, is read before the loop's. */
 static uint64_t gil_ns(const findings *f, const tw_host_span *s, uint64_t ns) {
     return ns - since(least(least(s->to_ns, f->to_ns), f->stop_to_ns), most(most(s->from_ns, f->from_ns), f->stop_from_ns));
 }

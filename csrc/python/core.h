@@ -60,6 +60,7 @@ typedef struct core_requests {
     PyObject *ended;          /* called with each request that Send has ended, and its scope; NULL: nothing is */
     PyObject *body_type;      /* the message type object last seen with "http.response.body" */
     uint64_t late_from_ns;    /* from then on, what is not among the last steps that sent is looked for further back */
+    uint32_t late_misses;     /* that were looked for there in a row, and were not there either */
 } core_requests;
 
 typedef struct core_streams {

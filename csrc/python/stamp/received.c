@@ -89,6 +89,7 @@ PyObject *core_received(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
 
 /* ---- messages that have no stamp ---- */
 
+#define LATE_MISSES 8
 #define LATE_AGAIN_NS TW_NS_PER_SECOND
 
 static uint64_t key_in(const tw_peer_set *peers, uint64_t request, uint32_t made, uint32_t steps) {
@@ -98,13 +99,16 @@ static uint64_t key_in(const tw_peer_set *peers, uint64_t request, uint32_t made
     return key;
 }
 
-/* One that waited behind many is further back. Where it is not there either, no step sent it, and next ones may be like
- * that: they are not looked for so far for a while. */
+/* One that waited behind many is further back. Where it is not there either, no step sent it (an abort's); where some in a
+ * row are not, next ones may be like that: they are not looked for so far for a while. */
 static uint64_t late_key_in(CoreObject *core, uint64_t request, uint32_t made, uint64_t now) {
     if (now < core->requests.late_from_ns) return 0;
     const uint64_t key = key_in(core_peer_set(core), request, made, TW_SENT_STEPS_LATE);
-    if (key == 0) core->requests.late_from_ns = now + LATE_AGAIN_NS;
-    return key;
+    core->requests.late_misses = key != 0 ? 0 : core->requests.late_misses + 1;
+    if (core->requests.late_misses < LATE_MISSES) return key;
+    core->requests.late_misses = 0;
+    core->requests.late_from_ns = now + LATE_AGAIN_NS;
+    return 0;
 }
 
 /* The stamp of the step that sent a message, by its first request; 0: not known, or an exception is set. */

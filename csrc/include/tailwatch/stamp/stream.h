@@ -88,7 +88,7 @@ typedef struct tw_stream {
     uint32_t choices;               /* choices seen (TW_CHOICES + 1 once one was not tracked) */
     uint32_t exemplary;             /* its trace id is shown beside what it measures */
     uint64_t request;               /* tw_request_hash() of its id, 0: it has none */
-    uint32_t chained, chained_before; /* so many were received since the last stamp; so was the one before chain_first */
+    uint32_t chained, chained_before; /* so many were received while messages was chained_at; so was the one before chain_first */
     uint64_t chained_at;            /* messages when the last was received */
     tw_token_chain chain_first, chain_last; /* of those received since the last stamp */
     tw_token_chain chain_before;    /* the last that was received before the last stamp */
