@@ -12,6 +12,7 @@
 #include "tailwatch/attribute/stalls.h"
 #include "tailwatch/stall/cgroup_cpu.h"
 #include "tailwatch/stall/thread_state.h"
+#include "tailwatch/stamp/stream.h"
 
 #define FAULTS 64
 
