@@ -334,7 +334,6 @@ static int add_constants(PyObject *module) {
 static int hot_exec(PyObject *module) {
     tw_hot_state *state = PyModule_GetState(module);
     if (refuse_subinterpreter() < 0 || add_constants(module) < 0) return -1;
-    host_init();
 #define MAKE(field, spec, name) if ((state->field = make_type(module, &spec, name)) == NULL) return -1;
     HOT_TYPES(MAKE)
 #undef MAKE

@@ -84,15 +84,11 @@ static void chain_of(const tw_stream *s, tw_wait *w) {
 
 /* ---- the context in which it is stamped ---- */
 
-static uint64_t (*context_reader)(void);
-
-void tw_stream_contexts(uint64_t (*read)(void)) { context_reader = read; }
-
-static uint64_t context_now(void) { return context_reader == NULL ? 0 : context_reader(); }
+static uint64_t context_now(const tw_stream *s) { return s->read_context == NULL ? 0 : s->read_context(); }
 
 /* An address that another context had before is no evidence: one that lives since the first token is. */
 static uint64_t lasting_context(const tw_stream *s) {
-    return s->context != 0 && s->context == context_now() ? s->context : 0;
+    return s->context != 0 && s->context == context_now(s) ? s->context : 0;
 }
 
 /* ---- what a wait was ---- */
@@ -178,7 +174,7 @@ static void first_token(tw_stream *s, uint64_t now_ns) {
     uint64_t ttft = now_ns - s->arrival_ns;
     tw_histogram_record(&s->series->ttft, tw_layout_of(TW_LAYOUT_TTFT), ttft);
     first_token_examine(s, now_ns, ttft);
-    s->context = context_now();
+    s->context = context_now(s);
     tw_ttft_note(&s->segment->ttft_by_concurrency, s->concurrency, ttft, now_ns);
     run(s);
     if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_TTFT, tw_layout_of(TW_LAYOUT_TTFT), ttft, now_ns);

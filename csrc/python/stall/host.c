@@ -12,7 +12,6 @@
 #include "tailwatch/attribute/stalls.h"
 #include "tailwatch/stall/cgroup_cpu.h"
 #include "tailwatch/stall/thread_state.h"
-#include "tailwatch/stamp/stream.h"
 
 #define FAULTS 64
 
@@ -276,13 +275,11 @@ PyObject *core_works(PyObject *op, PyObject *needed) {
 static uint64_t context_at; /* in a thread's state, bytes; 0: not known. Of the process: each core finds the same */
 
 /* Under the GIL: the state is the calling thread's own. */
-static uint64_t own_context(void) {
+uint64_t own_context(void) {
     const uint64_t at = tw_load(&context_at);
     const char *state = at == 0 ? NULL : (const char *)PyGILState_GetThisThreadState();
     return state == NULL ? 0 : *(const uintptr_t *)(const void *)(state + at);
 }
-
-void host_init(void) { tw_stream_contexts(own_context); }
 
 /* state_words(): the first words of the calling thread's state; none where memory cannot be read. */
 PyObject *core_state_words(PyObject *op, PyObject *unused) {

@@ -64,8 +64,8 @@ static inline void core_step_ends(CoreObject *core, const tw_step *step, uint64_
     tw_host_step_ends(track, now_ns, lane->usual_ns);
 }
 
-/* Once, as the module is made. */
-void host_init(void);
+/* What identifies the context in which the calling thread runs code; 0: none, or not known. Under the GIL. */
+uint64_t own_context(void);
 
 /* All begins anew; in a fork child the parent's watchdog is not there. */
 void core_host_reborn(CoreObject *core);

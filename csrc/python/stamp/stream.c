@@ -21,6 +21,7 @@ void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uin
     if (__builtin_expect(*self->core->epoch == 0, 0)) core_reborn(self->core);
     if (self->core->group != NULL && __builtin_expect(self->core->group->orphan, 0)) core_rejoin(self->core);
     tw_stream_open(&self->stream, self->core->segment, arrival_ns, entry_ns, proxy_ns, source);
+    self->stream.read_context = own_context;
     core_wake_watchdog(self->core);
     self->stream.concurrency += core_others_in_flight(self->core);
     if (tw_recorder_on(&self->core->trace.recorder)) tw_stream_trace(&self->stream, &self->core->trace.recorder);

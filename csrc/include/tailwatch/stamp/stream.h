@@ -96,12 +96,11 @@ typedef struct tw_stream {
     uint64_t trace_id[TW_TRACE_WORDS];
     uint64_t ordinal;               /* its own among the requests of the process, from 1 */
     uint64_t context;               /* in which its first token was stamped; 0: not known */
+    uint64_t (*read_context)(void); /* what identifies the context in which the calling thread runs code (contextvars), 0:
+                                     * none. NULL: not known. Called with first tokens and slow gaps, by who stamps */
     tw_own_work own;                /* until its first token */
 } tw_stream;
 
-/* Sets what identifies the context in which the calling thread runs code (contextvars); 0: none, or not known. Called with
- * first tokens and slow gaps, on the thread that stamps. Once, before anything is stamped. */
-void tw_stream_contexts(uint64_t (*read)(void));
 
 /* Opens a request. arrival_ns <= entry_ns (a later arrival is taken as entry); proxy_ns is what a trusted
  * proxy header adds before arrival, kept apart (0 = none). Records the queue stages. The label set starts as 0. */
