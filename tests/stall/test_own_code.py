@@ -26,6 +26,7 @@ from ..support.waiting import until
 from .test_planted import HAS_UVLOOP, LOOPS
 
 WORK, ENGINE, SHORT = 0.08, 0.03, 0.001  # seconds
+PACE = 0.002  # from one token to the next
 OTHERS = ("callback", "cpu", "gil")  # of a handle beside a thread
 
 needs_uvloop = pytest.mark.skipif(not HAS_UVLOOP, reason="pip install uvloop")
@@ -94,17 +95,18 @@ async def thread() -> None:
     await asyncio.to_thread(time.sleep, WORK)
 
 
+async def neighbour(begin: asyncio.Event) -> None:
+    """A task of no request that works once it may."""
+    await begin.wait()
+    spin()
+
+
 async def first_token(watch: tailwatch.Watch, work: Callable[[], Awaitable[None]] | None) -> Seen:
     """A request by hand that works, waits for its engine (a timer) and has a token. work None: it has none, and as its
     engine (a thread) is ready a task of no request runs."""
     watch.host.use_loop()
     begin = asyncio.Event()
-
-    async def neighbour() -> None:
-        await begin.wait()
-        spin()
-
-    other = asyncio.get_running_loop().create_task(neighbour())
+    other = asyncio.get_running_loop().create_task(neighbour(begin))
     await asyncio.sleep(0)  # handles are timed from the next one on
     name = f"request-{next(numbers)}"
     with tailwatch.stream(model="m", request_id=name) as stream:
@@ -201,16 +203,11 @@ async def late_between_tokens(watch: tailwatch.Watch) -> list[dict[str, float]]:
     both."""
     watch.host.use_loop()
     begin = asyncio.Event()
-
-    async def neighbour() -> None:
-        await begin.wait()
-        spin()
-
-    other = asyncio.get_running_loop().create_task(neighbour())
+    other = asyncio.get_running_loop().create_task(neighbour(begin))
     name = f"request-{next(numbers)}"
     with tailwatch.stream(model="m", request_id=name) as stream:
         for number in range(30):
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(PACE)
             if number == 20:
                 spin()
             elif number == 25:
