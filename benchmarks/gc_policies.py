@@ -1,7 +1,7 @@
 """What does each policy of the collector cost a server: tokens that wait, memory, processor time?
 
     python gc_policies.py [--python EXE ...] [--seconds 30] [--blocks 3] [--objects 2600000] [--loads LOAD ...]
-                          [--realtime] [--memory | --auto] [--json FILE] [--quick]
+                          [--realtime] [--memory | --auto | --slices] [--json FILE] [--quick]
 
 gc_workload.py under each policy and load, one after the other, block by block, with the same seed in a block; each
 Python on a core of its own, all of them at the same policy at the same time. The arm against which others are measured
@@ -16,7 +16,10 @@ less gc.disable()'s: the median of the blocks' paired differences, against what 
 blocks, whichever is larger. --realtime (SCHED_FIFO, for root) keeps the other processes of the machine from making any
 holes in the loads that leave the processor idle now and then, under all policies.
 
---auto: only the choice of gc="auto" is judged, against the fixed policies; the arm that never collects is left out.
+--auto: only the choice of gc="auto" is judged, against the fixed policies, by what their pauses add to a step (mean)
+and to a request of 100 tokens (p99); the arm that never collects is left out.
+--slices: only the CPU time of the slices of gc="idle" is judged, beside what one collection of a single new request
+takes. What a slice frees is older, and no longer in the CPU's cache.
 --objects: of the heap that lives as long as the server. Full collections are due after a quarter of it has grown old: a
 smaller heap has as many of them in a shorter run.
 
@@ -27,6 +30,7 @@ is broken ever more seldom: a slope over half a minute shows it still.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -54,6 +58,8 @@ STILL_SECONDS, STILLS = 4.0, 4  # of each block; a pair differs by some hundredt
 JUDGED = ("light", "heavy")  # tail and processor time
 MOST_HOLES, KEPT_HOLES = 400, 20  # the longest: to judge by; in the file
 LEAST_MS = 0.001  # a step; differences below it are none: pauses under 50 us are not recorded
+REQUEST_TOKENS = 100
+SLICE_MS = 0.5
 BUSY = 0.7  # of the loads whose tail is judged: what the control spins is most of it
 T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}
 Run = dict[str, Any]
@@ -81,16 +87,19 @@ class Plan:
     realtime: bool = False
     memory: bool = False
     auto: bool = False
+    slices: bool = False
 
     @property
     def policies(self) -> tuple[str, ...]:
         """The arms of each load."""
+        if self.slices:
+            return (OURS,)
         return (DISABLED, FREEZE, OURS) if self.memory else (*FIXED, AUTO) if self.auto else POLICIES
 
     @property
     def judges_cost(self) -> bool:
         """Whether steps without a pass due are compared."""
-        return set(JUDGED) <= set(self.loads) and not self.memory and not self.auto
+        return set(JUDGED) <= set(self.loads) and not (self.memory or self.auto or self.slices)
 
 
 def run_one(plan: Plan, python: str, core: int, policy: str, load: str, seed: int) -> Run:
@@ -118,6 +127,7 @@ def summary(run: Run) -> Run:
     half = [value for at, value in rss if at >= rss[-1][0] / 2]
     return run | {
         "settled_ms": statistics.mean(delay[len(delay) // 2 :]),
+        "request_ms": request_p99(delay[len(delay) // 2 :]),
         "longest_delay_ms": max(delay),
         "delay": tail(late),
         "excess": tail(excess),
@@ -134,6 +144,13 @@ def summary(run: Run) -> Run:
 def tail(ordered: list[float]) -> dict[str, float]:
     """By name."""
     return {name: quantile(ordered, q) for name, q in (("p50", 0.5), ("p99.9", 0.999), ("max", 1.0))}
+
+
+def request_p99(delay: list[float]) -> float:
+    """Of the requests that decode for REQUEST_TOKENS of these steps, whichever they begin with: by how much their steps
+    were delayed in all, p99."""
+    upto = [0.0, *itertools.accumulate(delay)]
+    return quantile(sorted(end - begin for begin, end in zip(upto, upto[REQUEST_TOKENS:], strict=False)) or [0.0], 0.99)
 
 
 def quantile(ordered: list[float], q: float) -> float:
@@ -304,45 +321,66 @@ def cost_bars(runs: Runs) -> list[Bar]:
     return found
 
 
+DELAYS = {
+    "settled_ms": ("mean delay of a step by pauses", LEAST_MS),
+    "request_ms": (f"delay by pauses of {REQUEST_TOKENS} tokens, p99", LEAST_MS * REQUEST_TOKENS),
+}
+
+
 def auto_bars(runs: Runs, load: str, policies: tuple[str, ...]) -> list[Bar]:
-    """gc="auto" against the best fixed policy: mean delay by pauses of a step in the second half, when it has chosen.
-    The paired interval must not lie wholly on the worse side, by a microsecond a step. And what it chose. Not lateness:
-    a process that works in its idle time is woken sooner, whatever it works at, and is less late than one that never
-    collects."""
+    """gc="auto" against the best fixed policy in the second half of a run, when it has chosen, by what pauses add to a
+    step and to a request: the paired interval must not lie wholly on the worse side, by a microsecond a step. And what
+    it chose. Not lateness: a process that works in its idle time is woken sooner, whatever it works at, and is less
+    late than one that never collects."""
+    found = []
+    for key, (what, least) in DELAYS.items():
+        found += best_bars(runs, load, key, what, least)
+    shown = {key: what for key, (what, _) in DELAYS.items()} | {"longest_delay_ms": "longest delay of a step by pauses"}
+    for policy in policies:
+        its = runs.of(load, policy)
+        for key, what in shown.items():
+            found.append(bar(f"{runs.python} {load}, {policy}: {what}", [run[key] for run in its], None, "ms"))
+    return found
 
-    def delay(policy: str) -> float:
-        return statistics.mean(run["settled_ms"] for run in runs.of(load, policy))
 
-    best = min(FIXED, key=delay)
+def slice_bars(runs: Runs, load: str) -> list[Bar]:
+    """What slices take of their thread's CPU."""
+    its = runs.of(load, OURS)
+    found = [
+        bar(f"{runs.python} {load}, a slice, {place}", [run["own_ms"][place] for run in its], SLICE_MS, "ms")
+        for place in ("p50", "p90", "p99")
+    ]
+    single = [run["request_collected_ms"] for run in its]
+    return [*found, bar(f"{runs.python} {load}, gc.collect(0) of one request of 200 tokens", single, None, "ms")]
+
+
+def best_bars(runs: Runs, load: str, key: str, what: str, least: float) -> list[Bar]:
+    """Of auto, less the fixed policy that is best by that key."""
+    best = min(FIXED, key=lambda policy: statistics.mean(run[key] for run in runs.of(load, policy)))
     pairs = zip(runs.of(load, AUTO), runs.of(load, best), strict=True)
-    mean, low, high = interval([ours["settled_ms"] - its["settled_ms"] for ours, its in pairs])
+    mean, low, high = interval([ours[key] - its[key] for ours, its in pairs])
     chosen = sorted({run["status"]["kind"] for run in runs.of(load, AUTO)})
-    name = f"{runs.python} {load}, auto ({', '.join(chosen)}) less {best}: mean delay of a step by pauses"
+    name = f"{runs.python} {load}, auto ({', '.join(chosen)}) less {best}: {what}"
     return [
-        Bar(f"{name}, low end of the interval", low, low, high, LEAST_MS, False, "ms"),
+        Bar(f"{name}, low end of the interval", low, low, high, least, False, "ms"),
         Bar(name, mean, low, high, None, False, "ms"),
-        *(
-            bar(
-                f"{runs.python} {load}, {each}: {what} delay of a step by pauses", [run[key] for run in its], None, "ms"
-            )
-            for each, its in ((each, runs.of(load, each)) for each in policies)
-            for what, key in (("mean", "settled_ms"), ("longest", "longest_delay_ms"))
-        ),
     ]
 
 
 def report_of(found: list[Run], plan: Plan) -> Report:
-    """All bars (memory, auto: those alone), and what the workload was."""
+    """All bars (memory, auto, slices: those alone), and what the workload was."""
     report = Report("What does each policy of the collector cost a server: tokens that wait, memory, processor time?")
-    loads, every = plan.loads, not (plan.memory or plan.auto)
+    loads, every = plan.loads, not (plan.memory or plan.auto or plan.slices)
     for python in dict.fromkeys(run["python"] for run in found):
         runs = Runs([run for run in found if run["python"] == python])
         for load in [load for load in loads if load in JUDGED and every]:
             report.bars += tail_bars(runs, load)
         report.bars += saturated_bars(runs) if "saturated" in loads and every else []
-        for load in [] if plan.memory else loads:
+        for load in loads if plan.slices else []:
+            report.bars += slice_bars(runs, load)
+        for load in [] if plan.memory or plan.slices else loads:
             report.bars += auto_bars(runs, load, plan.policies)
-        for load in [load for load in loads if load not in CHOICES and not plan.auto]:
+        for load in [load for load in loads if load not in CHOICES and not (plan.auto or plan.slices)]:
             report.bars += memory_bars(runs, load)
         if plan.judges_cost:
             report.bars += cost_bars(runs)
@@ -370,12 +408,13 @@ def main() -> None:
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--memory", action="store_true", help="long runs: nothing but memory is judged")
     only.add_argument("--auto", action="store_true", help='nothing but the choice of gc="auto" is judged')
+    only.add_argument("--slices", action="store_true", help="nothing but the CPU time of slices is judged")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="one block of short runs: whether it works")
     options = parser.parse_args()
     seconds, blocks = (3.0, 1) if options.quick else (options.seconds, options.blocks)
     pythons, loads = options.python or [sys.executable], tuple(options.loads)
-    how = {name: getattr(options, name) for name in ("objects", "realtime", "memory", "auto")}
+    how = {name: getattr(options, name) for name in ("objects", "realtime", "memory", "auto", "slices")}
     plan = Plan(pythons, loads, seconds, blocks, **how)
     found = run_all(plan)
     report = report_of(found, plan)
@@ -385,7 +424,7 @@ def main() -> None:
     if options.json:
         for run in found:
             for name in ("holes", "own_holes"):
-                run[name] = [] if plan.auto else run[name][-KEPT_HOLES:]
+                run[name] = [] if plan.auto or plan.slices else run[name][-KEPT_HOLES:]
         options.json.write_text(json.dumps(report.as_dict() | {"runs": found}, indent=1) + "\n", encoding="utf-8")
 
 

@@ -31,6 +31,8 @@ RSS_EVERY = 0.25
 IDLE_SECONDS, SETTLE_SECONDS = 0.5, 2.0
 """Before the traffic, in which a server sees to what it has loaded; after it."""
 PAGE = 4096
+MOST_TOKENS = 200
+REQUESTS_COLLECTED = 15
 BEHIND = 0.05
 BODY_BYTES = 160 << 10
 DISABLED = "gc.disable()"
@@ -144,7 +146,7 @@ class Server:
         self.cache: list[Any] = []
 
     def _request(self) -> Request:
-        made = Request(self.random.randint(10, 200))
+        made = Request(self.random.randint(10, MOST_TOKENS))
         if self.load.kept:
             made.me = [bytes(BODY_BYTES)]
             made.me.append(made if self.load.cycles else made.me)
@@ -283,6 +285,7 @@ class Pauses:
         self._records = snapshots.Records(watch.core.address)
         self._cursor = self._records.pauses(0, before_ns=time.monotonic_ns())[1]
         self._times = array("q")
+        self._own_ms = numbers()
         self.lost = 0
 
     def read(self) -> None:
@@ -292,11 +295,20 @@ class Pauses:
             length = each.stop_ns - each.start_ns
             taken = max(0, length - round(each.cpu * 1e9)) if each.cpu else 0  # 0: not measured
             self._times.extend((each.start_ns, each.stop_ns, taken))
+            if each.cause == "gc_own" and each.cpu:
+                self._own_ms.append(each.cpu * 1e3)
         self.lost += lost
 
     def found(self) -> list[tuple[int, int, int]]:
         """When each began and ended, in that order, and how long its thread had no processor meanwhile."""
         return sorted(zip(self._times[::3], self._times[1::3], self._times[2::3], strict=True))
+
+    def own_ms(self) -> dict[str, float]:
+        """What the policy's own pauses took of their threads' CPU; its slices, but for those made on request."""
+        ordered = sorted(self._own_ms) or [0.0]
+        places = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+        found = {name: ordered[min(int(place * len(ordered)), len(ordered) - 1)] for name, place in places.items()}
+        return {"count": len(self._own_ms), **found}
 
     async def keep_reading(self) -> None:
         """Twice a second."""
@@ -344,6 +356,23 @@ async def serve(server: Server, pauses: Pauses, seconds: float) -> int:
     return len(gc.get_objects())
 
 
+def collected_ms(server: Server) -> float:
+    """CPU that one collection of nothing but a request takes, the median of some: of the largest that the load has."""
+    found = []
+    gc.disable()
+    for _ in range(REQUESTS_COLLECTED):
+        gc.collect(1)
+        server.streams = [server._request()]
+        server.streams[0].left = MOST_TOKENS + 1
+        for step in range(MOST_TOKENS):
+            server._token(0, step + 1)
+        server._end(server.streams.pop())
+        began = time.thread_time()
+        gc.collect(0)
+        found.append((time.thread_time() - began) * 1e3)
+    return sorted(found)[len(found) // 2]
+
+
 def main(policy: str, load: str, seconds: float, seed: int, objects: int) -> dict[str, Any]:
     """One run. objects: of the heap that lives as long as the server."""
     still = not LOADS[load].kept and not LOADS[load].host_froze
@@ -376,6 +405,7 @@ def main(policy: str, load: str, seconds: float, seed: int, objects: int) -> dic
         "own_excess_ms": own_excess,
         "delay_ms": delay,
         "pauses_lost": pauses.lost,
+        "own_ms": pauses.own_ms(),
         "longest_turn_ms": longest_turn_ms(due),
         "holes_ms": list(run.holes_ms),
         "own_holes_ms": list(run.own_holes_ms),
@@ -394,7 +424,7 @@ def main(policy: str, load: str, seconds: float, seed: int, objects: int) -> dic
         "things": [len(kept), len(live)],
     }
     tailwatch.uninstall()
-    return found
+    return found | {"request_collected_ms": collected_ms(server)}
 
 
 def tracked_in(value: Any) -> int:

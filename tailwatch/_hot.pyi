@@ -210,7 +210,8 @@ class Slicer:
     def slice(
         self, budget: int, seeds: list[Any] | None = None, reason: int = 5, most_ns: int = 0, /
     ) -> tuple[int, int, int] | None:
-        """Runs one slice: (objects moved, objects freed, ns). Empties seeds. None while a collection is under way."""
+        """Runs one slice: (objects moved, objects freed, ns). Empties seeds. None while a collection is under way. With
+        most_ns a long walk leaves its collection to the next slice, which has these counts and does nothing else."""
     def run_idle(self, idle: bool = False, /) -> None:
         """Runs slices for at most 2 ms, after the last request has ended, or (idle) where there was none."""
     def whole(self, reason: int = 5, /) -> int | None:
@@ -295,8 +296,8 @@ class Core:
         served: bool = False,
     ) -> None:
         """served: also keep the counters of OTLP, see csrc/include/tailwatch/record/genai_counters.h."""
-    def expect(self, stream: Stream, request_id: str, /) -> None:
-        """Sets the id by which the engine has the stream's request."""
+    def expect(self, stream: Stream, request_id: str, interval: int = 0, /) -> None:
+        """Sets the id by which the engine has the stream's request, and for how many tokens its messages wait."""
     def received(
         self, streams: dict[str, Stream], outputs: list[Any], key: float, received_ns: int, /
     ) -> list[str] | None:

@@ -15,6 +15,8 @@ typedef struct explained {
     tw_served_by by;
     const tw_wait *w;
     tw_parts certain, estimated;
+    uint64_t in_engine_ns;    /* that nothing in the engine explains, which is of this source */
+    uint32_t engine;
     bool joined;              /* the engine's part was found in its steps */
 } explained;
 
@@ -141,15 +143,18 @@ static void add_engine_part(explained *e, const tw_segment *engine, uint32_t sou
 typedef struct held {
     uint64_t from_ns, to_ns;
     uint64_t left_ns;                    /* of what is to be explained */
-    uint64_t by_cause[TW_DELAYS];        /* of those before: what several have at the same time counts once */
+    uint64_t by_cause[TW_DELAYS];        /* of those before, the most: it is not known which of it was at the same time */
+    bool stops;                          /* those are looked for, or all else: a stop of one process makes others wait */
 } held;
 
 static void add_held(explained *e, held *h, const tw_segment *segment, uint32_t source) {
-    uint64_t seen[TW_DELAYS] = {0};
+    uint64_t seen[TW_DELAYS] = {0}, inside_ns = tw_rank_inside_ns(&segment->step_ring, h->from_ns, h->to_ns);
     tw_parts parts = {0};
     tw_host_held(&segment->host, &segment->pause, h->from_ns, h->to_ns, &parts);
     for (uint32_t i = 0; i < parts.n; ++i) {
         tw_part part = parts.part[i];
+        if ((part.cause == TW_DELAY_STOPPED) != h->stops) continue;
+        if (!h->stops) part.ns = least(part.ns, inside_ns), inside_ns -= part.ns;
         const uint64_t before = h->by_cause[part.cause], upto = seen[part.cause] + part.ns;
         part.ns = least(since(upto, before) - since(seen[part.cause], before), h->left_ns);
         seen[part.cause] = upto;
@@ -159,14 +164,21 @@ static void add_held(explained *e, held *h, const tw_segment *segment, uint32_t 
     for (int cause = 0; cause < TW_DELAYS; ++cause) h->by_cause[cause] = most(h->by_cause[cause], seen[cause]);
 }
 
-/* The engine, and the processes that work for it. Returns its sum, at most beyond_ns. */
-static uint64_t add_held_in_steps(explained *e, const served *s, uint64_t k0, uint64_t beyond_ns) {
-    held h = {k0, e->w->token->key_ns, beyond_ns, {0}};
+/* The engine, and the processes that work for it. */
+static void add_held_of_engine(explained *e, const served *s, held *h) {
     const tw_peer_set *peers = e->by.peer_set;
-    add_held(e, &h, s->segment, s->source);
+    add_held(e, h, s->segment, s->source);
     for (uint32_t i = 0; s->engine != 0 && i < peers->n; ++i)
         if (peers->peer[i].engine == s->engine && peers->segment[i] != NULL && peers->segment[i] != s->segment)
-            add_held(e, &h, peers->segment[i], source_of(&peers->peer[i]));
+            add_held(e, h, peers->segment[i], source_of(&peers->peer[i]));
+}
+
+/* Returns its sum, at most beyond_ns. */
+static uint64_t add_held_in_steps(explained *e, const served *s, uint64_t k0, uint64_t beyond_ns) {
+    held h = {.from_ns = k0, .to_ns = e->w->token->key_ns, .left_ns = beyond_ns, .stops = true};
+    add_held_of_engine(e, s, &h);
+    h.stops = false;
+    add_held_of_engine(e, s, &h);
     return beyond_ns - h.left_ns;
 }
 
@@ -208,22 +220,32 @@ static void add_engine(explained *e, const served *s, uint64_t k0, uint64_t typi
     accounted_ns -= d->passing_ns;
     accounted_ns += add_late_ranks(e, s, begun, since(since(k1, k0), accounted_ns));
     accounted_ns += add_held_in_steps(e, s, begun, since(since(k1, k0), accounted_ns));
-    e->joined = tw_engine_split(&s->segment->step_ring, &s->segment->host, k0, k1, e->w->request, accounted_ns, &parts);
+    e->joined = tw_engine_split(&s->segment->step_ring, k0, k1, e->w->request, typical_ns, e->w->interval, accounted_ns,
+                                &parts);
+    e->engine = s->source;
     for (uint32_t i = 0; i < parts.n; ++i)
-        if (parts.part[i].cause != TW_DELAY_UNEXPLAINED) add_engine_part(e, s->segment, s->source, parts.part[i]);
+        if (parts.part[i].cause == TW_DELAY_UNEXPLAINED) e->in_engine_ns += parts.part[i].ns;
+        else add_engine_part(e, s->segment, s->source, parts.part[i]);
+}
+
+/* The processes that are of no engine: a detokenizer. */
+static void add_held_behind(explained *e, held *h) {
+    for (uint32_t i = 0; i < e->by.peer_set->n; ++i)
+        if (e->by.peer_set->peer[i].engine == TW_ENGINE_SHARED && e->by.peer_set->segment[i] != NULL)
+            add_held(e, h, e->by.peer_set->segment[i], source_of(&e->by.peer_set->peer[i]));
 }
 
 /* What the engine sends late, because its process was stopped or its threads waited for the interpreter lock, and what
  * comes late through a process behind it (a detokenizer) that was stopped: at most left_ns of [from, to]. Returns its
  * sum. */
 static uint64_t add_held_on_the_way(explained *e, const served *s, uint64_t from, uint64_t to, uint64_t left_ns) {
-    held h = {from, to, left_ns, {0}};
+    held h = {.from_ns = from, .to_ns = to, .left_ns = left_ns, .stops = true};
     h.by_cause[TW_DELAY_CPU] = h.by_cause[TW_DELAY_THROTTLED] = UINT64_MAX; /* of the thread with steps alone */
     if (s->segment == NULL || s->segment == e->g) return 0;
-    add_held(e, &h, s->segment, s->source);
-    for (uint32_t i = 0; i < e->by.peer_set->n; ++i)
-        if (e->by.peer_set->peer[i].engine == TW_ENGINE_SHARED && e->by.peer_set->segment[i] != NULL)
-            add_held(e, &h, e->by.peer_set->segment[i], source_of(&e->by.peer_set->peer[i]));
+    for (int i = 0; i < 2; ++i, h.stops = false) {
+        add_held(e, &h, s->segment, s->source);
+        add_held_behind(e, &h);
+    }
     return left_ns - h.left_ns;
 }
 
@@ -259,12 +281,15 @@ static void add_up(explained *e, uint64_t excess_ns, int rest, tw_parts *out) {
     tw_parts_clip(&e->estimated, excess_ns - tw_parts_sum(&e->certain));
     *out = e->certain;
     for (uint32_t i = 0; i < e->estimated.n; ++i) tw_parts_add(out, &e->estimated.part[i]);
-    const tw_part left = {excess_ns - tw_parts_sum(out), 0, (uint8_t)rest, TW_MEASURED, 0, TW_DETAIL_NONE, 0};
-    tw_parts_add(out, &left);
+    const uint64_t left_ns = excess_ns - tw_parts_sum(out), there_ns = least(e->in_engine_ns, left_ns);
+    const tw_part there = {there_ns, 0, (uint8_t)rest, TW_MEASURED, (uint8_t)e->engine, TW_DETAIL_NONE, 0};
+    const tw_part here = {left_ns - there_ns, 0, (uint8_t)rest, TW_MEASURED, 0, TW_DETAIL_NONE, 0};
+    tw_parts_add(out, &there);
+    tw_parts_add(out, &here);
 }
 
 void tw_wait_explain(tw_segment *g, tw_served_by by, const tw_wait *w, const tw_charge *d, bool slow, tw_parts *out) {
-    explained e = {g, by, w, {0}, {0}, false};
+    explained e = {.g = g, .by = by, .w = w};
     const uint64_t excess_ns = since(tw_wait_length(w), w->typical_ns);
     const bool chained = w->token != NULL && (w->before != NULL || w->phase == TW_PHASE_TTFT);
     add(&e, TW_DELAY_CLIENT, TW_MEASURED, 0, least(w->client_ns, excess_ns));
@@ -294,6 +319,7 @@ void tw_wait_book(tw_segment *g, const tw_wait *w, const tw_parts *parts) {
         const tw_part *part = &parts->part[i];
         if (part->cause < TW_CAUSES) continue;
         tw_add(&g->lost[part->source].delay_ns[w->phase][part->cause][part->certainty], part->ns);
-        if (part->cause == TW_DELAY_UNEXPLAINED) tw_add(&g->unexplained_ns[w->phase][reason_of(g, w)], part->ns);
+        const tw_unexplained reason = part->source == 0 ? reason_of(g, w) : TW_UNEXPLAINED_UNKNOWN; /* that lacks here */
+        if (part->cause == TW_DELAY_UNEXPLAINED) tw_add(&g->unexplained_ns[w->phase][reason], part->ns);
     }
 }

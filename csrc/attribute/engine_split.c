@@ -35,6 +35,7 @@ typedef struct split {
     uint64_t k0, k1, request;
     uint64_t left;           /* of the excess */
     uint64_t device_ns;      /* beyond what is usual for such batches */
+    uint64_t usual_ns, usual_device_ns, steps; /* of so many steps, what is usual; of that, on the device */
     uint64_t compiled_ns;    /* of kernels, meanwhile: from there on, it was looked at */
     uint64_t compiled_from;
     tw_parts *out;
@@ -148,15 +149,15 @@ static uint32_t name_of(const tw_step_record *step) {
 
 /* What the device usually takes for the requests that decode. */
 static uint64_t usual_ns(const tw_step_model *model, const tw_step_record *step) {
-    const double line = tw_line_at(&model->decode, step->decode_requests);
-    if (line >= 0) return (uint64_t)line;
+    const double usual = tw_step_usual_ns(model, step->decode_requests);
+    if (usual >= 0) return (uint64_t)usual;
     return tw_load(&model->part_ns[TW_PART_DISPATCH]) + tw_load(&model->part_ns[TW_PART_WAIT]);
 }
 
 /* What prefill and recompute add to a step, as learned; all that it took beyond decoding while that is not known. */
 static void add_prefill(split *s, const tw_step_record *step, uint64_t beyond) {
     const uint64_t tokens = tokens_to_compute(step);
-    const double learned = tw_line_at(&s->ring->model.prefill, (double)tokens);
+    const double learned = tw_step_prefill_ns(&s->ring->model, (double)tokens);
     const uint64_t share = least(learned >= 0 ? (uint64_t)learned : beyond, beyond);
     const uint64_t prefill = (uint64_t)((double)share * prefill_tokens(step) / (double)tokens);
     add(s, prefill, TW_DELAY_PREFILL, TW_ESTIMATED, name_of(step), TW_DETAIL_TOKENS, prefill_tokens(step));
@@ -174,6 +175,27 @@ static void add_estimates(split *s, const tw_step_record *step) {
     else if (misses_graph(&s->ring->model, step))
         add(s, beyond, TW_DELAY_GRAPH_MISS, TW_ESTIMATED, 0, TW_DETAIL_NONE, 0);
     s->device_ns += since(beyond, left - s->left);
+}
+
+/* What is usual now may be more than what is typical for the stream: it decodes in larger batches than it did, or all
+ * steps have been slow for a while. */
+static void add_usual(split *s, const tw_step_record *step) {
+    ++s->steps;
+    const uint64_t device_ns = least(computed_ns(&s->ring->model, step), usual_ns(&s->ring->model, step));
+    s->usual_device_ns += device_ns;
+    s->usual_ns += device_ns;
+    for (int part = 0; part < TW_STEP_PARTS; ++part)
+        if (part != TW_PART_DISPATCH && part != TW_PART_WAIT)
+            s->usual_ns += least(part_ns(step, part), tw_load(&s->ring->model.part_ns[part]));
+}
+
+/* Of as many steps as a gap of the stream typically has: where it has more, the request was left out of some, and it is
+ * not known why. */
+static uint64_t slower_ns(const split *s, uint64_t typical_ns, uint64_t least_steps) {
+    if (typical_ns == 0 || s->steps == 0) return 0;
+    const uint64_t each_ns = most(s->usual_ns / s->steps, 1), steps = (typical_ns + each_ns / 2) / each_ns;
+    const uint64_t n = least(most(steps, most(least_steps, 1)), s->steps);
+    return least(since(each_ns * n, typical_ns), s->usual_device_ns / s->steps * n);
 }
 
 /* ---- all of them ---- */
@@ -197,22 +219,26 @@ static void add_steps(split *s, uint64_t first, uint64_t last) {
             add(s, length, TW_DELAY_PREFILL, TW_MEASURED, name_of(&step), TW_DETAIL_TOKENS, step.prefill_tokens);
         else add_host_parts(s, &step);
     }
-    for (uint64_t n = first; n <= last && s->left > 0; ++n)
-        if (tw_step_read(s->ring, n, &step) && (n == last || !is_prefill_alone(&step))) add_estimates(s, &step);
+    for (uint64_t n = first; n <= last && s->left > 0; ++n) {
+        if (!tw_step_read(s->ring, n, &step) || (n < last && is_prefill_alone(&step))) continue;
+        add_estimates(s, &step);
+        add_usual(s, &step);
+    }
 }
 
-bool tw_engine_split(const tw_step_ring *ring, const tw_host *host, uint64_t k0, uint64_t k1, uint64_t request,
-                     uint64_t accounted_ns, tw_parts *out) {
-    split s = {ring, k0, k1, request, since(since(k1, k0), accounted_ns), 0, 0, k1, out};
+bool tw_engine_split(const tw_step_ring *ring, uint64_t k0, uint64_t k1, uint64_t request, uint64_t typical_ns,
+                     uint64_t least_steps, uint64_t accounted_ns, tw_parts *out) {
+    split s = {.ring = ring, .k0 = k0, .k1 = k1, .request = request, .left = since(since(k1, k0), accounted_ns),
+               .compiled_from = k1, .out = out};
     uint64_t last;
-    (void)host;
     if (!tw_engine_join(ring, k1, &last)) return false;
     if (s.left == 0) return true;
     const uint64_t first = first_step(&s, last);
     const own_events own = find_events(&s);
     add_own(&s, &own, last - first);
     add_steps(&s, first, last);
-    add(&s, since(s.device_ns, s.compiled_ns), TW_DELAY_DEVICE, TW_ESTIMATED, 0, TW_DETAIL_NONE, 0);
+    add(&s, since(s.device_ns + slower_ns(&s, typical_ns, least_steps), s.compiled_ns), TW_DELAY_DEVICE, TW_ESTIMATED, 0,
+        TW_DETAIL_NONE, 0);
     add(&s, s.left, TW_DELAY_UNEXPLAINED, TW_MEASURED, 0, TW_DETAIL_STEPS, last - first);
     return true;
 }

@@ -11,6 +11,7 @@
 #define STOPPED_SHARE 8 / 10                 /* of the unexplained sleep that a silence must cover to explain it */
 #define EVIDENCE_SHARE 4                     /* samples of one part in so many of a sleep name all of it */
 #define EVIDENCE 12
+#define USUAL_SHARE 4 /* of an interval: what is usual is taken from so much beside it, at least */
 #define WINDOWS 16   /* handles of one part in so many of an interval, or more, are split by themselves */
 
 /* As kinds of evidence: a handle of the request, a sample in the context of the code that runs now. */
@@ -31,6 +32,12 @@ typedef struct owner {
     uint64_t context; /* in which it runs; 0: not known */
 } owner;
 
+/* Of one step, of which the latest samples are read first. */
+typedef struct sampled_waits {
+    uint64_t end_ns, point; /* of the step, and that point's number */
+    uint64_t gil_ns, others_ns, ran_ns;
+} sampled_waits;
+
 typedef struct findings {
     uint64_t from_ns, to_ns;
     owner own;
@@ -40,6 +47,9 @@ typedef struct findings {
     uint64_t stop_from_ns, stop_to_ns; /* the longest stop */
     const tw_host_track *steps; /* whose spans no counter scales: a thread with engine steps; NULL: none */
     uint64_t next_ns;           /* of a ring that is read: when the sampled span after this one begins */
+    uint64_t point, point_ns, end_ns; /* of step_end(): where it has come to, with which instant; what it found */
+    sampled_waits waits;
+    uint64_t unseen_ns; /* of steps: waits for the interpreter lock of which no sample is */
 } findings;
 
 /* An interval being split. */
@@ -51,26 +61,31 @@ typedef struct split {
     tw_parts *out;
 } split;
 
-/* The end of the step that goes on at an instant: the first point after it; UINT64_MAX: there is none yet. */
-static uint64_t step_end(const tw_host_track *t, uint64_t at_ns) {
-    uint64_t end_ns = UINT64_MAX;
+/* The end of the step that goes on at an instant: the first point after it; UINT64_MAX: there is none yet. Spans come
+ * newest first: it goes on where it was. */
+static uint64_t step_end(findings *f, uint64_t at_ns) {
     tw_host_point point;
-    for (uint64_t n = tw_load_acquire(&t->point_head); n-- > 0 && tw_host_track_read(t, n, &point); end_ns = point.at_ns)
-        if (point.at_ns <= at_ns) break;
-    return end_ns;
+    if (f->end_ns == 0 || at_ns > f->point_ns) {
+        f->point = tw_load_acquire(&f->steps->point_head);
+        f->end_ns = UINT64_MAX;
+    }
+    f->point_ns = at_ns;
+    for (; f->point > 0 && tw_host_track_read(f->steps, f->point - 1, &point) && point.at_ns > at_ns; --f->point)
+        f->end_ns = point.at_ns;
+    return f->end_ns;
 }
 
 /* What a sample shows goes on until some moment before the next one was due, half of that on average, and no longer than
  * the step. */
-static uint64_t end_of(const tw_host_span *s, const findings *f) {
+static uint64_t end_of(const tw_host_span *s, findings *f) {
     if (f->steps == NULL || tw_span_certainty(s) != TW_SAMPLED) return s->to_ns;
     const uint64_t half = most(TW_WATCH_SAMPLE_NS, (s->to_ns - s->from_ns) / 8) / 2;
     if (s->from_ns >= f->to_ns || s->to_ns + half <= f->from_ns) return s->to_ns; /* points are read for what counts */
-    const uint64_t latest = least(f->next_ns, step_end(f->steps, s->to_ns));
+    const uint64_t latest = least(f->next_ns, step_end(f, s->from_ns));
     return most(s->to_ns, least(s->to_ns + half, latest));
 }
 
-static uint64_t overlap_of(const tw_host_span *s, const findings *f) {
+static uint64_t overlap_of(const tw_host_span *s, findings *f) {
     return since(least(end_of(s, f), f->to_ns), most(s->from_ns, f->from_ns));
 }
 
@@ -111,11 +126,64 @@ static uint64_t gil_ns(const findings *f, const tw_host_span *s, uint64_t ns) {
     return ns - since(least(least(s->to_ns, f->to_ns), f->stop_to_ns), most(most(s->from_ns, f->from_ns), f->stop_from_ns));
 }
 
+/* On CPU, or runnable. */
+static uint64_t busy_between(const tw_host_point *p, const tw_host_point *q) {
+    return since(q->cpu_ns, p->cpu_ns) + tw_host_delay_between(p, q);
+}
+
+/* What a step slept that ended with q, p being the point before: all that the thread was busy with since p was in it. */
+static uint64_t slept_in(const tw_host_point *p, const tw_host_point *q) {
+    return since(q->at_ns - most(q->wake_ns, p->at_ns), busy_between(p, q));
+}
+
+/* What steps of the kind that ended with point n sleep on average, that one apart. */
+static uint64_t usual_sleep(const tw_host_track *t, uint64_t number) {
+    tw_host_point q, p;
+    uint64_t ns = 0, steps = 0, n = tw_load_acquire(&t->point_head);
+    if (!tw_host_track_read(t, number, &q)) return 0;
+    const uint64_t step = q.step;
+    if (n == 0 || !tw_host_track_read(t, --n, &q)) return 0;
+    for (; n > 0 && tw_host_track_read(t, n - 1, &p); --n, q = p) {
+        if (q.step != step || n == number) continue;
+        ns += slept_in(&p, &q);
+        ++steps;
+    }
+    return steps == 0 ? 0 : ns / steps;
+}
+
+/* A step slept for no other reason than its samples show, and in that proportion: what they miss of its waits. What they
+ * saw it run for beyond its counters was stolen. */
+static void close_step(findings *f) {
+    const sampled_waits w = f->waits;
+    tw_host_point begin, end;
+    memset(&f->waits, 0, sizeof f->waits);
+    if (w.gil_ns == 0 || w.point == 0 || !tw_host_track_read(f->steps, w.point - 1, &begin)) return;
+    if (!tw_host_track_read(f->steps, w.point, &end) || end.at_ns != w.end_ns) return; /* it goes on */
+    const uint64_t from = most(most(end.wake_ns, begin.at_ns), f->from_ns), to = least(end.at_ns, f->to_ns);
+    const uint64_t stopped = since(least(f->stop_to_ns, to), most(f->stop_from_ns, from));
+    const uint64_t busy = busy_between(&begin, &end), stolen = since(w.ran_ns, busy + stopped);
+    const uint64_t slept = since(since(to, from), busy + stolen + stopped);
+    const uint64_t asleep = since(slept, usual_sleep(f->steps, w.point));
+    if (w.gil_ns < asleep / EVIDENCE_SHARE) return;
+    f->unseen_ns += since((uint64_t)((wide)asleep * w.gil_ns / (w.gil_ns + w.others_ns)), w.gil_ns);
+}
+
+static void note_sampled(findings *f, const tw_host_span *s, uint64_t ns) {
+    const tw_span_kind kind = tw_span_kind_of(s);
+    const uint64_t end = step_end(f, s->from_ns);
+    if (end != f->waits.end_ns) close_step(f);
+    f->waits.end_ns = end;
+    f->waits.point = f->point;
+    if (kind == TW_SPAN_GIL) f->waits.gil_ns += ns;
+    else *(kind == TW_SPAN_RUN ? &f->waits.ran_ns : &f->waits.others_ns) += ns;
+}
+
 static void find_one(findings *f, const tw_host_span *s) {
     if (!tw_span_is_of(s, f->track)) return;
     const uint64_t ns = overlap_of(s, f);
     if (tw_span_certainty(s) == TW_SAMPLED) f->next_ns = s->from_ns;
     if (ns == 0) return;
+    if (f->steps != NULL && tw_span_certainty(s) == TW_SAMPLED) note_sampled(f, s, ns);
     switch (tw_span_kind_of(s)) {
     case TW_SPAN_SILENCE:
         if (s->detail == TW_SILENCE_STOPPED) note_stop(f, s, ns);
@@ -331,7 +399,7 @@ static uint64_t split_window(const split *s, uint64_t from_ns, uint64_t to_ns, i
 /* The handles that ran for a part of [from, to] that counts, the last one first. Returns how many. */
 static uint32_t handles_of(const split *s, uint64_t from_ns, uint64_t to_ns, tw_host_span handles[WINDOWS]) {
     const tw_span_ring *ring = &s->host->by_handle;
-    const findings interval = {.from_ns = from_ns, .to_ns = to_ns};
+    findings interval = {.from_ns = from_ns, .to_ns = to_ns};
     const uint64_t least_ns = most((to_ns - from_ns) / WINDOWS, TW_SPAN_LEAST_NS), head = tw_load_acquire(&ring->head);
     uint64_t until = UINT64_MAX;
     uint32_t n = 0;
@@ -387,10 +455,28 @@ static uint64_t run_delay_beyond(const tw_host_track *t, uint64_t from_ns, uint6
     if (head < 2 || !tw_host_track_read(t, oldest, &first) || !tw_host_track_read(t, head - 1, &last)) return 0;
     if (last.at_ns <= first.at_ns) return 0;
     tw_host_track_usage(t, from_ns, to_ns, &u);
-    const uint64_t whole = since(last.run_delay_ns, first.run_delay_ns), span = last.at_ns - first.at_ns;
+    const uint64_t whole = tw_host_delay_between(&first, &last), span = last.at_ns - first.at_ns;
     const uint64_t rest = since(whole, u.run_delay_ns), others = since(span, to_ns - from_ns);
-    const uint64_t usual = others == 0 ? 0 : (uint64_t)((wide)rest * (to_ns - from_ns) / others);
+    if (others < (to_ns - from_ns) / USUAL_SHARE) return 0; /* what is usual is not known any more */
+    const uint64_t usual = (uint64_t)((wide)rest * (to_ns - from_ns) / others);
     return since(u.run_delay_ns, usual);
+}
+
+/* What was stolen of a thread in the segments between its points that an interval meets. */
+static uint64_t stolen_in(const tw_host_track *t, uint64_t from_ns, uint64_t to_ns) {
+    tw_host_point q, p;
+    uint64_t ns = 0, n = tw_load_acquire(&t->point_head);
+    if (n == 0 || !tw_host_track_read(t, --n, &q)) return 0;
+    for (; n > 0 && q.at_ns > from_ns && tw_host_track_read(t, n - 1, &p); --n, q = p)
+        if (p.at_ns < to_ns) ns += since(q.stolen_ns, p.stolen_ns);
+    return ns;
+}
+
+/* What a thread waited for a CPU beyond the usual, and not while its whole process stood still: all CPUs may be stolen at
+ * once. */
+static uint64_t delayed_in(const tw_host_track *t, const findings *f) {
+    const uint64_t stolen = f->stopped_ns == 0 ? 0 : stolen_in(t, f->from_ns, f->to_ns);
+    return since(run_delay_beyond(t, f->from_ns, f->to_ns), least(stolen, f->stopped_ns));
 }
 
 /* What a process paused in an interval: its threads waited for the interpreter lock then, or for a CPU. */
@@ -403,6 +489,11 @@ static uint64_t paused_in(const tw_pause_clock *pauses, uint64_t from_ns, uint64
     return paused;
 }
 
+/* Else what a thread slept has its waits for a CPU, too. */
+static bool has_schedstat(const tw_host *host) {
+    return tw_load(&host->facts.knowledge[TW_HOST_SCHEDSTAT]) == TW_KNOWN + 1;
+}
+
 void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns, tw_parts *out) {
     const uint32_t track = step_track(host);
     const split s = {host, NULL, track, {0, 0, 0}, out};
@@ -410,13 +501,15 @@ void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t fr
                   .steps = track < TW_TRACKS ? &host->track[track] : NULL};
     if (from_ns >= to_ns) return;
     find_in(&f, &host->by_watchdog);
+    close_step(&f);
     find_in(&f, &host->by_loop);
     add_plain(&s, TW_DELAY_STOPPED, f.stopped_ns);
     if (track == TW_TRACKS) return;
     const uint64_t paused = paused_in(pauses, from_ns, to_ns);
-    const uint64_t delayed = since(run_delay_beyond(&host->track[track], from_ns, to_ns), paused);
+    const uint64_t delayed = since(delayed_in(&host->track[track], &f), paused);
     if (delayed >= TW_SPAN_LEAST_NS) split_run_delay(&s, &f, delayed);
-    deal(&s, &f, TW_SPAN_GIL, TW_SPAN_GIL, since(sum_of(&f, TW_SPAN_GIL, TW_SPAN_GIL), paused), 0);
+    const uint64_t unseen = has_schedstat(host) ? f.unseen_ns : 0;
+    deal(&s, &f, TW_SPAN_GIL, TW_SPAN_GIL, since(sum_of(&f, TW_SPAN_GIL, TW_SPAN_GIL) + unseen, paused), 0);
 }
 
 uint64_t tw_host_held_ns(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns) {

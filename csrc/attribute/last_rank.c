@@ -154,6 +154,19 @@ static void trim(late_steps *late, uint64_t usual, uint64_t from_ns) {
     }
 }
 
+uint64_t tw_rank_inside_ns(const tw_step_ring *ring, uint64_t from_ns, uint64_t to_ns) {
+    const uint64_t head = tw_load_acquire(&ring->event_head);
+    uint64_t inside_ns = 0;
+    tw_step_event event;
+    if (head == 0 || !read_rank(ring, head - 1, &event)) return UINT64_MAX;
+    for (uint64_t n = head; n > 0 && read_rank(ring, n - 1, &event); --n) {
+        const uint64_t left_ns = event.to_ns == event.from_ns ? to_ns : event.to_ns; /* it has not left yet */
+        if (left_ns <= from_ns) break;
+        inside_ns += since(least(left_ns, to_ns), most(event.from_ns, from_ns));
+    }
+    return inside_ns;
+}
+
 /* Of an engine in stages each has ranks of its own, which meet in its layers: the stage that waited longest counts. */
 uint32_t tw_late_ranks(const tw_peer_set *peer_set, uint64_t engine, uint64_t from_ns, uint64_t to_ns,
                        tw_late_rank out[TW_LATE_STEPS]) {

@@ -90,9 +90,9 @@ static void pay_all(tw_pace *p, size_t young, size_t freed) {
 
 void tw_pace_full_collection(tw_pace *p, size_t young, size_t freed) { pay_all(p, young, freed); }
 
-void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed) {
+void tw_pace_other(tw_pace *p, int whole, size_t young, size_t moved, size_t freed) {
     if (whole) pay_all(p, young, freed);
-    else grow(p, &(tw_slice){young, 0, 0, freed, 0, TW_WALK_COUNT, young});
+    else grow(p, &(tw_slice){young, 0, moved, freed, 0, TW_WALK_COUNT, young});
 }
 
 void tw_pace_begin_again(tw_pace *p) {

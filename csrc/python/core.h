@@ -49,7 +49,7 @@ enum { ON_PAUSE_NVTX, ON_PAUSE_SLICER, ON_PAUSE }; /* what may have one, in the 
 /* Interned once: a lookup by one of these compares pointers and never allocates, also inside a collection. */
 typedef struct tw_keys {
     PyObject *type, *body, *more_body, *status, *headers, *method, *text, *bytes, *write_paused;
-    PyObject *request_id, *finish_reason;
+    PyObject *request_id, *finish_reason, *new_token_ids;
 } tw_keys;
 
 typedef struct core_requests {

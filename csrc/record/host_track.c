@@ -45,6 +45,7 @@ static void begin(tw_host_track *t, uint64_t thread, uint64_t step_limit_ns) {
     tw_store(&t->idle_ns, 0);
     tw_store(&t->iterations, 0);
     tw_store(&t->step_limit_ns, step_limit_ns);
+    tw_store(&t->step, 0);
     tw_store(&t->point_ns, 0);
     tw_store(&t->point_head, head);
     tw_store_release(&t->thread, thread);
@@ -119,9 +120,19 @@ static bool read_record(const uint64_t *from, uint64_t *to, size_t words, uint64
 
 #define WORDS(record) (sizeof(record) / sizeof(uint64_t))
 
+/* What was stolen by q, counted from the same point on as by p, which its own thread has written. */
+static uint64_t stolen_by(const tw_host_point *p, const tw_host_point *q) {
+    if (q->switches == 0 || q->switches != p->switches || q->idle_ns != p->idle_ns) return p->stolen_ns; /* it slept */
+    const uint64_t counted = since(q->cpu_ns, p->cpu_ns) + since(q->run_delay_ns, p->run_delay_ns);
+    return p->stolen_ns + since(since(q->at_ns, p->at_ns), counted);
+}
+
 void tw_host_track_add(tw_host_track *t, const tw_host_point *point) {
     const uint64_t n = tw_load(&t->point_head);
-    write_record(&t->point[n % TW_POINTS].seq, &point->seq, WORDS(*point), n);
+    const tw_host_point *last = &t->point[(n - 1) % TW_POINTS];
+    tw_host_point q = *point;
+    q.stolen_ns = n > 0 && last->seq == n ? stolen_by(last, &q) : 0;
+    write_record(&t->point[n % TW_POINTS].seq, &q.seq, WORDS(q), n);
     tw_store(&t->point_ns, point->at_ns);
     tw_store_release(&t->point_head, n + 1);
 }
@@ -166,6 +177,7 @@ void tw_host_point_read(const tw_host_track *t, tw_host_point *out) {
     if (getrusage(RUSAGE_THREAD, &usage) != 0) return;
     out->minor_faults = (uint64_t)usage.ru_minflt;
     out->major_faults = (uint64_t)usage.ru_majflt;
+    out->switches = (uint64_t)usage.ru_nvcsw;
 }
 
 void tw_host_point_now(tw_host *host, uint32_t track) {
@@ -175,16 +187,21 @@ void tw_host_point_now(tw_host *host, uint32_t track) {
     tw_host_point_read(t, &point);
     point.idle_ns = tw_load(&t->idle_ns);
     point.wake_ns = tw_load(&t->wake_ns);
+    point.step = tw_load(&t->step);
     tw_host_track_add(t, &point);
 }
 
 bool tw_host_stood_still(const tw_host *host, uint64_t now_ns) {
     const uint64_t turn = tw_load_acquire(&host->watchdog_turn_ns), length = since(now_ns, turn);
-    if (turn == 0 || length < TW_STILL_LEAST_NS) return false;
+    if (turn == 0 || length < TW_STILL_LEAST_NS || now_ns < tw_load(&host->watchdog_due_ns) + TW_SILENCE_NS) return false;
     return since(tw_process_cpu_ns(), tw_load(&host->watchdog_process_cpu_ns)) < length / TW_STILL;
 }
 
 /* ---- an interval of a track ---- */
+
+uint64_t tw_host_delay_between(const tw_host_point *p, const tw_host_point *q) {
+    return since(q->run_delay_ns, p->run_delay_ns) + since(q->stolen_ns, p->stolen_ns);
+}
 
 /* A segment between two points, its times made to sum to its length. */
 typedef struct segment {
@@ -199,9 +216,9 @@ static void segment_of(const tw_host_point *p, const tw_host_point *q, segment *
     out->to_ns = q->at_ns;
     out->all.idle_ns = least(since(q->idle_ns, p->idle_ns), wall);
     out->all.cpu_ns = least(since(q->cpu_ns, p->cpu_ns), wall - out->all.idle_ns);
-    out->all.run_delay_ns =
-        least(since(q->run_delay_ns, p->run_delay_ns), wall - out->all.idle_ns - out->all.cpu_ns);
-    out->all.asleep_ns = wall - out->all.idle_ns - out->all.cpu_ns - out->all.run_delay_ns;
+    const uint64_t left = wall - out->all.idle_ns - out->all.cpu_ns;
+    out->all.run_delay_ns = least(tw_host_delay_between(p, q), left);
+    out->all.asleep_ns = left - out->all.run_delay_ns;
     out->all.minor_faults = since(q->minor_faults, p->minor_faults);
     out->all.major_faults = since(q->major_faults, p->major_faults);
 }

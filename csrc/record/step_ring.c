@@ -57,7 +57,7 @@ static void keep(uint64_t *word, double value) {
 
 static double sum_of(const uint64_t *word) { return number_of(tw_load(word)); }
 
-static double slope_of(const tw_line_fit *line) {
+static inline __attribute__((always_inline)) double slope_of(const tw_line_fit *line) {
     const double n = sum_of(&line->n), sx = sum_of(&line->x), spread = n * sum_of(&line->xx) - sx * sx;
     if (n < FEWEST || spread <= 1e-9 * n * n) return NAN;
     return fmax((n * sum_of(&line->xy) - sx * sum_of(&line->y)) / spread, 0);
@@ -69,9 +69,31 @@ double tw_line_at(const tw_line_fit *line, double x) {
     return fmax(isnan(slope) ? mean : mean + slope * (x - sum_of(&line->x) / n), 0);
 }
 
+double tw_step_usual_ns(const tw_step_model *m, double requests) {
+    const int64_t median = (int64_t)tw_load(&m->decode_median); /* signed: one instruction makes a double of it */
+    return tw_line_at(&m->decode, requests) * (median == 0 ? 1.0 : (double)median * (1.0 / TW_MEDIAN_ONE));
+}
+
 /* Sum y over sum b. */
 static double ratio_of(const tw_line_fit *line, const uint64_t *b) {
     return sum_of(&line->n) < FEWEST || sum_of(b) <= 0 ? NAN : fmax(sum_of(&line->y) / sum_of(b), 0);
+}
+
+/* Steps of half that size count a quarter, of twice the size four times. */
+static bool is_known_at(const tw_line_fit *line, double x) { return sum_of(&line->xx) >= FEWEST * x * x; }
+
+/* The line; where that has no slope, and for few tokens, of which it may have none or less, at least the average cost. */
+static double prefill_at(const tw_step_model *m, double tokens) {
+    const double n = sum_of(&m->prefill.n), x = sum_of(&m->prefill.x), y = sum_of(&m->prefill.y);
+    const double line = (y + slope_of(&m->prefill) * (n * tokens - x)) / n, average = tokens * y / x;
+    if (n < FEWEST) return NAN;
+    return line > average || (line > 0 && 4 * n * tokens > x) ? line : average; /* NaN compares false */
+}
+
+double tw_step_prefill_ns(const tw_step_model *m, double tokens) {
+    const double ns = prefill_at(m, tokens), line = sum_of(&m->prefill_line);
+    if (!is_known_at(&m->prefill, tokens) || line < FEWEST * ns) return NAN; /* nor how far steps are off it */
+    return ns + 2 * ns * sum_of(&m->prefill_off) / line;
 }
 
 tw_step_cost tw_step_cost_of(const tw_step_model *m) {
@@ -81,8 +103,7 @@ tw_step_cost tw_step_cost_of(const tw_step_model *m) {
 
 static void add_point(uint64_t *word, double value) { keep(word, sum_of(word) * (1 - FORGET) + value); }
 
-static void learn_point(tw_line_fit *line, double x, double y) {
-    const double expected = tw_line_at(line, x);
+static void learn_point(tw_line_fit *line, double x, double y, double expected) {
     if (expected > 0 && y > OUTLIER * expected) y = OUTLIER * expected; /* NaN compares false */
     add_point(&line->n, 1);
     add_point(&line->x, x);
@@ -91,12 +112,27 @@ static void learn_point(tw_line_fit *line, double x, double y) {
     add_point(&line->xy, x * y);
 }
 
+static __attribute__((noinline)) void learn_prefill(tw_step_model *m, double tokens, double ns) {
+    const double expected = prefill_at(m, tokens);
+    const double off = ns > expected ? ns - expected : expected - ns;
+    if (expected > 0 && is_known_at(&m->prefill, tokens)) {
+        add_point(&m->prefill_line, expected);
+        add_point(&m->prefill_off, off < expected ? off : expected);
+    }
+    learn_point(&m->prefill, tokens, ns, expected);
+}
+
 /* A running median: a thirty-second towards each value, so half of them lie above it. It begins at the first. */
 static void learn_median(uint64_t *word, uint64_t value, bool first) {
     const uint64_t median = tw_load(word), by = most(median / 32, TW_OFFSET_UNIT_NS);
     if (first) tw_store(word, value);
     else if (value > median) tw_store(word, least(median + by, value));
     else tw_store(word, most(since(median, by), value));
+}
+
+static void learn_ratio(uint64_t *word, double ratio) {
+    const double value = (ratio < OUTLIER ? ratio : OUTLIER) * TW_MEDIAN_ONE;
+    learn_median(word, (uint64_t)(int64_t)value, tw_load(word) == 0);
 }
 
 static void learn_graph(uint64_t *graph, uint8_t which) {
@@ -117,11 +153,13 @@ static void learn(tw_step_model *m, const tw_step_record *s, bool first) {
     const double device = (double)(dispatch_ns + (uint64_t)s->part[TW_PART_WAIT] * TW_OFFSET_UNIT_NS);
     const uint32_t tokens = s->prefill_tokens + s->recompute_tokens;
     if (tokens == 0) {
-        learn_point(&m->decode, s->decode_requests, device);
+        const double expected = tw_line_at(&m->decode, s->decode_requests);
+        if (expected > 0) learn_ratio(&m->decode_median, device / expected);
+        learn_point(&m->decode, s->decode_requests, device, expected);
         return;
     }
-    const double without = s->decode_requests == 0 ? 0 : tw_line_at(&m->decode, s->decode_requests);
-    if (without >= 0) learn_point(&m->prefill, tokens, fmax(device - without, 0));
+    const double without = s->decode_requests == 0 ? 0 : tw_step_usual_ns(m, s->decode_requests);
+    if (without >= 0) learn_prefill(m, tokens, fmax(device - without, 0));
 }
 
 /* ---- the writer ---- */

@@ -18,9 +18,7 @@
 #include "tailwatch/stall/thread_state.h"
 
 #define STACK_BYTES (256 * 1024)
-#define SILENCE_NS UINT64_C(5000000)  /* so much later than meant it was silent */
 #define QUIET_NS TW_NS_PER_SECOND     /* without a stream for so long it sleeps */
-#define BURST_NS UINT64_C(50000000)   /* of CPU time that may be saved up: ten seconds' worth */
 #define BASELINE_NS TW_NS_PER_SECOND  /* the cgroup's counter is read so often */
 
 /* What it keeps of a thread. */
@@ -99,7 +97,7 @@ static uint64_t own_run_delay_ns(const tw_watchdog *w) {
 static void note_cost(tw_watchdog *w, uint64_t now) {
     const uint64_t cpu = tw_thread_cpu_ns(), used = since(cpu, w->cpu_ns);
     const uint64_t earned = since(now, w->budget_at_ns) / (1000000 / TW_WATCH_BUDGET_PPM);
-    w->budget_ns = least(w->budget_ns + earned, BURST_NS);
+    w->budget_ns = least(w->budget_ns + earned, TW_WATCH_BURST_NS);
     w->budget_ns = since(w->budget_ns, used);
     w->budget_at_ns = now;
     w->cpu_ns = cpu;
@@ -116,14 +114,15 @@ static void add_span(tw_watchdog *w, tw_span_kind kind, tw_certainty certainty, 
 
 static void note_throttled(tw_watchdog *w, uint64_t now) { tw_throttled_note(w->host, &w->host->by_watchdog, now); }
 
-/* It was silent from the end of its last turn on, and was to wake at due. What it was runnable for stands at the end.
- * */
-static void note_silence(tw_watchdog *w, uint64_t from, uint64_t due, uint64_t now) {
+/* It was to wake at due, and was silent since a usual period before, or since the end of its last turn. What it was
+ * runnable for stands at the end. */
+static void note_silence(tw_watchdog *w, uint64_t due, uint64_t now) {
+    const uint64_t from = most(w->woke_ns, tw_watch_silent_from(due));
     const uint64_t delayed = least(since(own_run_delay_ns(w), w->run_delay_ns), now - from);
     const uint64_t until = now - delayed;
-    const bool stopped = until > due + SILENCE_NS && tw_host_stood_still(w->host, now);
+    const bool stopped = until > due + TW_SILENCE_NS && tw_host_stood_still(w->host, now);
     if (stopped) add_span(w, TW_SPAN_SILENCE, TW_MEASURED, from, until, TW_SILENCE_STOPPED);
-    if (delayed < SILENCE_NS) return;
+    if (delayed < TW_SILENCE_NS) return;
     add_span(w, TW_SPAN_SILENCE, TW_MEASURED, stopped ? until : from, now, TW_SILENCE_STARVED);
     note_throttled(w, now);
 }
@@ -252,7 +251,7 @@ static bool look_at(tw_watchdog *w, uint32_t track, uint64_t now, uint64_t *next
 
 /* One look at everything. Returns when the next one is due. */
 static uint64_t turn(tw_watchdog *w, uint64_t now) {
-    uint64_t next = now + TW_WATCH_PERIOD_NS;
+    uint64_t next = now + tw_watch_period(w->budget_ns);
     tw_add(&w->host->watchdog_wakeups, 1);
     pthread_mutex_lock(&w->changes);
     for (uint32_t i = 0; i < TW_TRACKS; i++) (void)look_at(w, i, now, &next);
@@ -263,10 +262,11 @@ static uint64_t turn(tw_watchdog *w, uint64_t now) {
 }
 
 /* What the next silence is compared with. */
-static void take_marks(tw_watchdog *w) {
+static void take_marks(tw_watchdog *w, uint64_t due) {
     w->run_delay_ns = own_run_delay_ns(w);
     w->woke_ns = tw_now_ns();
     tw_store(&w->host->watchdog_process_cpu_ns, tw_process_cpu_ns());
+    tw_store(&w->host->watchdog_due_ns, due);
     tw_store_release(&w->host->watchdog_turn_ns, w->woke_ns);
 }
 
@@ -284,7 +284,7 @@ static void run(tw_watchdog *w) {
         now = tw_now_ns();
         note_cost(w, now);
         due = turn(w, now);
-        take_marks(w);
+        take_marks(w, due);
         if (now - w->busy_ns > QUIET_NS) {
             sleep_long(w);
             w->busy_ns = tw_now_ns();
@@ -292,14 +292,14 @@ static void run(tw_watchdog *w) {
         }
         wait_until(w, due);
         now = tw_now_ns();
-        if (now > due + SILENCE_NS) note_silence(w, w->woke_ns, due, now);
+        if (now > due + TW_SILENCE_NS) note_silence(w, due, now);
     }
 }
 
 static void *thread_main(void *argument) {
     tw_watchdog *w = argument;
     w->schedstat = tw_thread_open((uint64_t)syscall(SYS_gettid), "schedstat");
-    w->budget_ns = BURST_NS;
+    w->budget_ns = TW_WATCH_BURST_NS;
     w->budget_at_ns = tw_now_ns();
     run(w);
     tw_store(&w->host->watchdog_turn_ns, 0);

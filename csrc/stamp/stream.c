@@ -60,8 +60,11 @@ void tw_stream_received(tw_stream *s, uint64_t key_ns, uint64_t recv_ns, uint64_
         s->chain_before = s->chain_last;
         s->chain_first = token;
         s->chained_before = s->chained != 0 && s->messages - s->chained_at <= s->chained; /* each in a message */
-        s->chained = 0;
+        s->chained = s->held = 0;
+    } else if (s->messages != 0 && s->held < s->interval) {
+        s->chain_first = token;
     }
+    s->held++;
     s->chain_last = token;
     s->chained_at = s->messages;
     s->chained++;
@@ -95,8 +98,8 @@ static uint64_t lasting_context(const tw_stream *s) {
 
 static tw_wait wait_of(const tw_stream *s, tw_phase phase, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns) {
     tw_wait w = {.phase = phase, .from_ns = from_ns, .to_ns = to_ns, .typical_ns = typical_ns,
-                 .client_ns = least(s->client_ns, to_ns - from_ns), .request = s->request, .ordinal = s->ordinal,
-                 .context = lasting_context(s), .track = -1};
+                 .client_ns = least(s->client_ns, to_ns - from_ns), .request = s->request, .interval = s->interval,
+                 .ordinal = s->ordinal, .context = lasting_context(s), .track = -1};
     w.ready = tw_ready_by_loop(s->segment, &w.track);
     chain_of(s, &w);
     return w;

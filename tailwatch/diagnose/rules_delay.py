@@ -87,12 +87,12 @@ def upstream(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
 
 
 def device(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
-    """What steps took beyond what is usual for such a batch, and nothing in them explains: visible as `upstream` is."""
+    """What steps took beyond what is usual, and nothing in them explains: visible as `upstream` is."""
     lost, whole, waited = snapshot.delay.get("device", 0.0), _whole(snapshot), snapshot.ttft.sum + snapshot.itl.sum
     in_the_tail = snapshot.itl.count >= FEWEST_GAPS and is_long_tailed(snapshot.itl)
     if not _is_large(lost, whole) or not (in_the_tail or lost >= VISIBLE_SHARE * waited):
         return None
-    title = f"{lost / whole:.0%} of the delay of tokens: the device took longer than is usual for such a batch"
+    title = f"{lost / whole:.0%} of the delay of tokens: the device took longer than is usual"
     detail = f"{ms(lost)} of {ms(whole)}, of all streams together: an estimate, and no explanation."
     steps = [engine.graphs for engine in snapshot.engines if sum(engine.graphs.values())]
     if steps and all({name for name, count in graphs.items() if count} == {"unknown"} for graphs in steps):

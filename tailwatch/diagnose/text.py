@@ -28,7 +28,7 @@ _HINTS = {
     "unexplained": "",
     "client": "the client did not read",
     "accept": "before the app was entered",
-    "device": "the device took longer than is usual for such a batch",
+    "device": "the device took longer than is usual",
 }
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:us|ms|s)\b)")
 
@@ -143,11 +143,13 @@ def what_of(cause: Cause) -> str:
 
 def format_causes(causes: Iterable[Cause]) -> str:
     """The causes of one gap in a line, the largest first: "121 ms callback (encode  serving.py:312), ..."."""
-    parts = []
+    parts, causes = [], list(causes)
+    rests = sum(map(is_rest, causes))  # one in this process, and one in the engine
     for cause in causes:
         what = what_of(cause) if not is_rest(cause) else ""
-        notes = ", ".join(filter(None, (cause.source, what, "" if cause.certainty == "measured" else cause.certainty)))
-        parts.append(f"{ms(cause.seconds)} {cause.cause}" + (f" ({notes})" if not is_rest(cause) else ""))
+        source = cause.source if not is_rest(cause) or rests > 1 else ""
+        notes = ", ".join(filter(None, (source, what, "" if cause.certainty == "measured" else cause.certainty)))
+        parts.append(f"{ms(cause.seconds)} {cause.cause}" + (f" ({notes})" if notes else ""))
     return ", ".join(parts)
 
 

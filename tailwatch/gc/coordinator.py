@@ -83,7 +83,7 @@ class GCCoordinator:
         idle_gc = self.hook.idle_gc
         idle_gc.memory_limit.memory_limit = memory_limit
         actions = remote_commands.CommandActions(
-            no_stream_waits=self.no_stream_waits,
+            no_stream_waits=lambda: self.no_stream_waits() and not core.paused_now(),  # nothing is collected in one
             act=self._carry_out,
             begin_round=idle_gc.begin_round,
             round_over=idle_gc.round_over,

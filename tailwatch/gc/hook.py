@@ -274,7 +274,10 @@ class GCHook:
         """No stream is in flight: freeze what start-up missed, and once more after warm-up, if still wanted.
 
         opened: requests so far, of the streams this process works for; its own by default.
+        Inside a collection or a slice nothing is frozen, as no collection can come before it: the next moment is used.
         """
+        if self.core.paused_now():
+            return
         state = self.state
         opened = self.core.opened if opened is None else opened
         if self.lags:

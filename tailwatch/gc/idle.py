@@ -78,7 +78,7 @@ class IdleGC:
             objects=self._unfrozen,
             force=self._force,
             pending=self._forced,
-            settled=lambda: self.slicer.counts()["backlog"] < _SETTLED,
+            settled=lambda: self._is_settled(self.slicer.counts()),
             whole=lambda: self.whole_pass(_MEMORY_LIMIT),
             met=self._met,
             warn=warn,
@@ -254,8 +254,13 @@ class IdleGC:
         """Objects freed since begin_round(), once nothing is left of it: the round that was under way then, and a whole
         one, are over."""
         counts = self.slicer.counts()
-        over = counts["cycles"] > self._rounds_before or counts["backlog"] < _SETTLED
-        return counts["freed"] - self._freed_before_round if over else None
+        over = counts["cycles"] > self._rounds_before and counts["uncollected"] == 0
+        return counts["freed"] - self._freed_before_round if over or self._is_settled(counts) else None
+
+    @staticmethod
+    def _is_settled(counts: dict[str, int]) -> bool:
+        """Whether nothing is left to do that was due."""
+        return counts["backlog"] < _SETTLED and counts["uncollected"] == 0
 
     def step_together(self, ranks: bool) -> None:
         """Whether other processes of the group take the same steps at the same time."""

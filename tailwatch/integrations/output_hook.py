@@ -88,13 +88,14 @@ class OutputHook:
         self._streams.clear()
         return list(_put_back(wrapped))
 
-    def expect(self, request_id: Any) -> None:
-        """A request was registered by that name, a str, in the task that serves it. Never raises."""
+    def expect(self, request_id: Any, interval: int = 0) -> None:
+        """A request was registered by that name, a str, in the task that serves it. interval: tokens for which each of
+        its messages but the first waits. Never raises."""
         try:
             stream = None if self._inert else self._stream()
             if stream is None:
                 return
-            self._core.expect(stream, request_id)
+            self._core.expect(stream, request_id, interval)
             self._streams[request_id] = stream
             self._registered += 1
             if self._registered % _FORGET_EVERY == 0:  # of those that were aborted no output came
@@ -102,13 +103,13 @@ class OutputHook:
         except Exception:
             self._failed()
 
-    def expect_of(self, attribute: str, candidates: Iterable[Any]) -> None:
+    def expect_of(self, attribute: str, candidates: Iterable[Any], interval: int = 0) -> None:
         """As expect(), of the first of some objects that has an id by that attribute. Never raises, whatever they
         are."""
         try:
             if not self._inert:
                 ids = (getattr(each, attribute, None) for each in candidates)
-                self.expect(next((found for found in ids if found is not None), None))
+                self.expect(next((found for found in ids if found is not None), None), interval)
         except Exception:
             self._failed()
 

@@ -15,8 +15,22 @@ from tailwatch import _hot
 from tailwatch.integrations.output_hook import OutputPath
 from tailwatch.integrations.request_routing import Choice
 
+_LONGEST_INTERVAL = 1 << 31
+
 if TYPE_CHECKING:
     from tailwatch.integrations.output_hook import OutputHook
+
+
+def _interval(args: tuple[Any, ...], request: Any) -> int:
+    """Tokens for which messages of a request wait (``--stream-interval``); 0 where that is not known."""
+    try:
+        state = args[0].request_states[request.request_id]
+        if state.output_kind.name != "DELTA":  # then each token is sent
+            return 0
+        interval = state.stream_interval
+    except Exception:  # a version that has none, or keeps it elsewhere
+        return 0
+    return interval if isinstance(interval, int) and 0 < interval < _LONGEST_INTERVAL else 0
 
 
 def _wrappers(hook: OutputHook) -> dict[str, Callable[[FunctionType], Any]]:
@@ -28,7 +42,7 @@ def _wrappers(hook: OutputHook) -> dict[str, Callable[[FunctionType], Any]]:
         def add_request(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             request = args[1] if len(args) > 1 else kwargs.get("request")
-            hook.expect_of("request_id", (request,))
+            hook.expect_of("request_id", (request,), _interval(args, request))
             return result
 
         return add_request

@@ -46,11 +46,6 @@ class Records:
         rows = [totals[i] for i in range(len(CAUSES))]
         return sum(row.short_count for row in rows), sum(row.short_ns for row in rows) / 1e9
 
-    def evicted_ns(self) -> dict[str, int]:
-        """Nanoseconds, by cause, of pauses that were recorded and overwritten since."""
-        totals = self._segment.pause.totals
-        return {cause: totals[i].evicted_ns for i, cause in enumerate(CAUSES)}
-
     def slow_gaps(self, cursor: int) -> tuple[list[SlowGap], int, int]:
         """Slow gaps from the cursor on, oldest first; the next cursor; how many were overwritten before."""
         clock, record = lib.tw_clock_pair_now(), ffi.new("tw_slow_record *")

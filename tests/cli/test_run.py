@@ -703,7 +703,8 @@ threading.Thread(target=take, daemon=True).start()
 with run._signals_held() as mask:
     pid = run._spawn(sys.argv[1:], dict(os.environ), mask)
     if sys.argv[1] == "true":
-        signal.sigwait({signal.SIGCHLD})
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        signal.sigtimedwait({signal.SIGCHLD}, 0)    # unless the thread took it
     else:
         go.set()
     print(run._wait(pid, run._held(), None))

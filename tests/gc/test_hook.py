@@ -642,6 +642,21 @@ def test_a_late_first_idle_moment_is_the_warm_up_too(recorded: Recorded, core: _
     assert not recorded.waiting
 
 
+def test_inside_a_collection_nothing_is_frozen(recorded: Recorded) -> None:
+    """The last stream ends on another thread, or in a finalizer: gc.collect() does nothing there, so garbage would be
+    frozen. The next moment without streams is used."""
+
+    def idle(*_: object) -> None:
+        recorded.on_idle(WARM_REQUESTS)
+
+    gc.callbacks.insert(1, idle)
+    gc.collect(0)
+    gc.callbacks.remove(idle)
+    assert recorded.reasons == [] and recorded.waiting
+    recorded.on_idle(WARM_REQUESTS)
+    assert recorded.reasons == ["first idle moment"]
+
+
 def test_a_freeze_that_outlives_its_hook_freezes_nothing(core: _hot.Core, patch: pytest.MonkeyPatch) -> None:
     """It runs on the daemon's thread in an engine: uninstall() may come while it still collects, and waits for so long
     only."""

@@ -582,3 +582,43 @@ def test_a_policy_adopted_after_the_freeze_is_engaged(monkeypatch: pytest.Monkey
             assert gc.get_threshold()[0] == SAFETY_NET
         finally:
             tailwatch.uninstall()
+
+
+@pytest.mark.parametrize("inside", ["collection", "slice"])
+def test_a_freeze_of_ours_inside_a_pass_is_not_one_of_others(inside: str) -> None:
+    """The last stream ends in a finalizer, or on another thread in a callback: what we freeze there is known."""
+    hook = GCHook(core(), "idle", pytest.fail)
+    hook.attach()
+    froze: list[object] = []
+
+    def freeze(*_: object) -> None:
+        if not froze:
+            froze.append(hook.freeze())
+            froze.append(hook.idle_gc.slicer.midway)
+
+    kept = [Node() for _ in range(3000)]
+    try:
+        hook.freeze()
+        theirs = [Node() for _ in range(3000)]
+        age()
+        if inside == "collection":
+            gc.callbacks.insert(1, freeze)
+            gc.collect(1)
+            gc.callbacks.remove(freeze)
+        else:
+            node = Node()
+            weakref.finalize(node, freeze)
+            del node
+            age()
+            slice_all(hook.idle_gc.slicer, budget=20_000, slices=50)
+        assert froze[1:] == [False]
+        hook.look_for_freeze()
+        assert interference(hook) == [] and not hook.host_froze
+        assert (hook.idle_gc.slicer.slice(100_000, list(theirs)) or (9,))[0] == 0
+        gone = [weakref.ref(Node()) for _ in range(500)]
+        age()
+        slice_all(hook.idle_gc.slicer, budget=20_000, slices=50)
+        assert not any(each() for each in gone)
+        assert len(kept) == 3000
+    finally:
+        assert hook.detach() == []

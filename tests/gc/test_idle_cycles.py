@@ -11,7 +11,9 @@ import pytest
 
 from tailwatch import _hot
 
-from .slicing import ASKED, LARGE, SMALL, alive, begin, end, old, rounds
+from .slicing import ASKED, LARGE, SMALL, alive, begin, beside_collections, end, old, rounds
+
+OVERDUE, LONG_NS = 3, 10**10
 
 
 class Node:
@@ -29,6 +31,12 @@ def slicer() -> Iterator[_hot.Slicer]:
     policy = begin()
     yield policy.slicer
     end(policy)
+
+
+@pytest.fixture
+def hooked() -> Iterator[_hot.Slicer]:
+    """The same, which sees collections that are not its own."""
+    yield from beside_collections()
 
 
 @pytest.mark.parametrize("budget", [SMALL, LARGE])
@@ -61,6 +69,71 @@ def test_a_slice_is_over_when_its_time_is(slicer: _hot.Slicer) -> None:
         assert 0 < slicer.counts()["looks"] - before < 1000 + len(kept)
     slicer.slice(LARGE)
     assert slicer.counts()["looks"] - before > 10_000
+
+
+def left_for_the_next(slicer: _hot.Slicer) -> int:
+    """A slice that leaves what it moved to the next one, as it takes too long to find it. How many objects that is."""
+    first = Node()
+    first.__dict__["parts"] = [[{"back": first} for _ in range(1000)] for _ in range(60)]
+    found = [first]
+    del first
+    old(found)
+    slicer.forget()  # none stands where a frozen one has died
+    assert slicer.slice(LARGE, found, OVERDUE, LONG_NS) is not None
+    left = slicer.counts()["uncollected"]
+    assert left > 60_000 and not found
+    return left
+
+
+def test_what_a_long_walk_found_is_collected_by_the_next_slice(slicer: _hot.Slicer) -> None:
+    """So that no slice takes both times."""
+    slicer.on = True
+    before = slicer.counts()["freed"]
+    left = left_for_the_next(slicer)
+    assert slicer.counts()["freed"] - before < left and slicer.due
+    moved, freed, _ = slicer.slice(LARGE, None, OVERDUE, LONG_NS) or (0, 0, 0)
+    assert moved == left <= freed
+    assert slicer.counts()["uncollected"] == 0
+    slicer.on = False
+
+
+def test_a_slice_without_a_limit_of_time_collects_what_it_found(slicer: _hot.Slicer) -> None:
+    """And what the one before left."""
+    left = left_for_the_next(slicer)
+    moved, freed, _ = slicer.slice(SMALL) or (0, 0, 0)
+    assert moved >= left and freed >= left
+    assert slicer.counts()["uncollected"] == 0
+
+
+@pytest.mark.parametrize("generation", [0, 2])
+def test_what_waits_for_the_next_slice_dies_in_any_collection(hooked: _hot.Slicer, generation: int) -> None:
+    """It is young."""
+    left = left_for_the_next(hooked)
+    assert gc.collect(generation) >= left
+    assert hooked.counts()["uncollected"] == 0
+
+
+def test_where_no_stream_waits_it_is_collected_at_once(slicer: _hot.Slicer) -> None:
+    """In a server without an event loop, too, whatever the dead cost before."""
+    left = left_for_the_next(slicer)
+    slicer.on = True
+    slicer.run_idle()
+    assert slicer.counts()["uncollected"] == 0 and slicer.counts()["freed"] >= left
+    slicer.on = False
+
+
+def off(slicer: _hot.Slicer) -> None:
+    """As uninstall() does."""
+    slicer.on = True
+    slicer.on = False
+
+
+@pytest.mark.parametrize("ends", [off, lambda slicer: slicer.freeze(gc.freeze)], ids=["off", "freeze"])
+def test_nothing_waits_after_what_makes_it_moot(slicer: _hot.Slicer, ends: Callable[[_hot.Slicer], object]) -> None:
+    """A freeze takes it, or no slice comes any more."""
+    left_for_the_next(slicer)
+    ends(slicer)
+    assert slicer.counts()["uncollected"] == 0
 
 
 def test_slices_without_time_get_through_a_round(slicer: _hot.Slicer) -> None:

@@ -458,6 +458,7 @@ class Last(Node):
         nodes = [Node() for _ in range(100)]
 
 async def serve():
+    asyncio.get_running_loop().slow_callback_duration = float("inf")  # -X dev logs those that take over 0.1 s
     for _ in range(5):
         with tailwatch.stream(model="m") as stream:
             kept.extend(Last() for _ in range(300))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tailwatch
 from tailwatch.gc import remote_commands
 from tailwatch.gc.remote_commands import (
     BUSY,
@@ -289,6 +290,20 @@ def test_the_thread_that_serves_does_it(server: Server) -> None:
     server.busy = False
     server.commands.run_waiting()
     assert server.answers == [(5, CommandResult(DONE, 0.25, 7))]
+
+
+def test_a_command_waits_for_the_end_of_a_collection() -> None:
+    """gc.collect() does nothing inside one, so a freeze would be one of garbage."""
+    watch = tailwatch.install(gc="observe")
+    try:
+        may_act = watch.coordinator.commands._actions.no_stream_waits
+        assert may_act()
+        watch.core.policy_begin()
+        assert not may_act()
+        watch.core.policy_end()
+        assert may_act()
+    finally:
+        tailwatch.uninstall()
 
 
 def test_streams_in_flight_are_never_stopped(server: Server) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 import tailwatch
+from tailwatch.diagnose.why import late_tokens
 from tailwatch.integrations import vllm_routing
 from tailwatch.integrations.output_hook import OutputHook
 
 from .test_engine_steps import loaded
 
 PATHS = vllm_routing.OUTPUTS
+LATE_SECONDS = 1
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +82,51 @@ def test_outputs_reach_the_stream_of_the_task_that_registered(monkeypatch: pytes
     assert [ids for ids, *_ in bench.calls] == [["chatcmpl-1"]] * 3
     assert all(came <= at <= time.monotonic_ns() for *_, at in bench.calls)
     assert len(processor.seen) == 2
+    assert bench.failures == 0
+
+
+def test_messages_wait_for_as_many_tokens_as_the_request_has_them_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's own state of it; what is none is not known."""
+    bench = Bench(monkeypatch)
+    processor = bench.Processor()
+    expected: list[Any] = []
+    real = bench.watch.core.expect
+    bench.hook._core.expect = lambda *known: (expected.append(known[1:]), real(*known))  # type: ignore[method-assign]
+    delta, whole = (SimpleNamespace(name=name) for name in ("DELTA", "CUMULATIVE"))
+    intervals = {"one": 1, "four": 4, "text": "x", "negative": -1, "large": 2**40}
+    processor.request_states = {
+        **{name: SimpleNamespace(stream_interval=n, output_kind=delta) for name, n in intervals.items()},
+        "whole": SimpleNamespace(stream_interval=4, output_kind=whole),  # each token is sent
+        "old": SimpleNamespace(),
+    }
+    for name in (*processor.request_states, "gone"):
+        processor.add_request(SimpleNamespace(request_id=name), "")
+    assert {name: n for name, n in expected if n} == {"one": 1, "four": 4}
+    assert len(expected) == 8 and bench.failures == 0
+
+
+def test_a_message_ends_with_the_token_that_it_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three, of which one step made two: it is that step's way that counts, not the next one's, and what the request's
+    own code takes until it is sent."""
+    bench = Bench(monkeypatch)
+    bench.serving = bench.watch.core.stream("m", "/v1", None, "its client's id", "")
+    processor = bench.Processor()
+    state = SimpleNamespace(stream_interval=3, output_kind=SimpleNamespace(name="DELTA"))
+    processor.request_states = {"a": state}
+    processor.add_request(SimpleNamespace(request_id="a"), "")
+
+    def step(tokens: int, way: float = 0.0) -> None:
+        made = SimpleNamespace(request_id="a", finish_reason=None, new_token_ids=[1] * tokens)
+        processor.process_outputs([made], time.monotonic() - way * LATE_SECONDS)
+
+    for _ in range(40):
+        step(1)
+        bench.serving.token()
+    for tokens, way in ((1, 3), (2, 2), (1, 0)):
+        step(tokens, way)
+    bench.serving.token(4, at=time.monotonic_ns() + 4 * LATE_SECONDS * 10**9)
+    causes = {cause.cause: cause.seconds for cause in late_tokens(tailwatch.snapshot())[0].causes}
+    assert causes["transport"] / causes["own_code"] == pytest.approx(2 / 4, rel=0.2)
     assert bench.failures == 0
 
 

@@ -23,6 +23,7 @@ from tailwatch.snapshots.model import SlowGap
 from tailwatch.snapshots.step_records import StepEvent, StepRecords, request_hash
 
 from ..support.process import Python
+from ..support.waiting import until
 
 NAME = "vllm.v1.worker.gpu_worker"
 
@@ -226,3 +227,27 @@ def test_one_worker_is_waited_for_as_the_device(tmp_path: Path) -> None:
     gap = last_token_of(tmp_path / "group", workers=1)
     assert gap.causes[0].cause == "device"
     assert "rank" not in {cause.cause for cause in gap.causes}
+
+
+def test_the_thread_of_a_rank_is_followed_while_streams_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one with engine steps is: its waits for a CPU, or for the interpreter lock, are what the step waited for."""
+    worker = worker_class(monkeypatch)()
+    watch = tailwatch.install(gc="off", role="worker")
+    segment = ffi.cast("const tw_segment *", watch.core.address)
+
+    def followed() -> list[Any]:
+        return [track for track in segment.host.track if track.step_limit_ns and track.thread]
+
+    worker.execute_model(scheduled())
+    assert followed() == []
+    watch.core.works(True)
+
+    def points() -> int:
+        worker.execute_model(scheduled())
+        return sum(track.point_head for track in followed())
+
+    until(lambda: points() > 10, "points of a rank's thread")
+    assert len(followed()) == 1
+    assert not tailwatch.snapshot().steps
+    tailwatch.uninstall()
+    assert followed() == []

@@ -114,7 +114,7 @@ def test_what_the_tool_did_not_see_at_all_comes_from_the_trace_file(story: Story
     assert len(ours) >= 8
     for rows, others in ((ours, theirs), (report.requests, whole.requests), (report.steps, whole.steps)):
         starts = [abs(a.start - b.start) for a, b in zip(rows, others, strict=True)]
-        assert statistics.median(starts) <= 10_000  # a machine may be busy; the bar of the clock is held above
+        assert min(starts) <= 10_000  # a clock that is off is off in all; what lies between two stamps is the machine's
 
 
 def test_rows_that_the_report_has_are_left_alone(story: Story, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ class Ring:
         number = lib.tw_request_hash(encoded, len(encoded))
         host = ffi.addressof(self._segment, "host")
         paused = min(self._paused(k0, k1), max(0, k1 - k0 - typical))
-        if not lib.tw_engine_split(self._ring, host, k0, k1, number, typical + paused, parts):
+        if not lib.tw_engine_split(self._ring, k0, k1, number, typical, 0, typical + paused, parts):
             return None
         out: dict[str, float] = defaultdict(float, {"pauses of the engine": paused / 1e6} if paused else {})
         for part in list(parts.part[0 : parts.n]):

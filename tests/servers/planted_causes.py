@@ -36,11 +36,12 @@ from tailwatch.snapshots.model import Cause, SlowGap
 
 STREAMS = 4
 OBJECTS = 800_000  # of the heap that is collected: well beyond CLEAR_SECONDS
-STOP_SECONDS = 0.2
+STOP_SECONDS = 0.4
 SLOW_GAP_MS = 10
 CLEAR_SECONDS = 0.02  # so late is a token that is judged: no slice of the machine's other work
 OTHERS = ("cpu", "device", "own_prefill")  # waits for a CPU, and what a run without plants may have
 SMALL = "a small KV cache"
+ENGINES = "two engines"
 RANKS = "two ranks"
 SECOND_SECONDS = 0.3  # of a pair the second begins so long after the first, which takes 0.4
 WORD_TOKENS = 5  # of "word" and a space
@@ -135,6 +136,7 @@ KINDS = {
             "outputs of four steps": "--stream-interval 4",
             "two API processes": "--api-server-count 2",
             SMALL: "--num-gpu-blocks-override 32 --max-model-len 3328",
+            ENGINES: "--data-parallel-size 2",
             RANKS: "--tensor-parallel-size 2",
         },
         {
@@ -207,13 +209,18 @@ KINDS = {
 
 
 class Interval(NamedTuple):
-    """Of a plant, by its own log; seconds since the epoch."""
+    """Of a plant, by its own log; seconds since the epoch. pid: of its process, 0: none. served: the requests that wait
+    while that process stands still, their ids; None: all."""
 
     start: float
     stop: float
+    pid: int = 0
+    served: frozenset[str] | None = None
 
     def overlap(self, gap: SlowGap) -> float:
-        """How long the gap coincided with it."""
+        """How long the gap coincided with it, where that request waits for the process."""
+        if self.served is not None and gap.request_id not in self.served:
+            return 0.0
         ended = gap.when.timestamp()
         return max(0.0, min(self.stop, ended) - max(self.start, ended - gap.gap))
 
@@ -227,7 +234,16 @@ def act(it: Running, plant: Plant) -> Interval:
     else:
         found = it.order(pids[0], what, amount)
     epoch = time.time() - time.monotonic()
-    return Interval(found["start"] / 1e9 + epoch, found["stop"] / 1e9 + epoch)
+    return Interval(found["start"] / 1e9 + epoch, found["stop"] / 1e9 + epoch, pids[0])
+
+
+def with_served(it: Running, name: str, interval: Interval) -> Interval:
+    """Of one of several API processes: with the requests whose messages it has sent, by the plant's own log."""
+    servers = [each for each in _processes(it) if each.role == "api"]
+    its = [each for each in servers if each.pid == interval.pid]
+    if len(servers) == 1 or not its:
+        return interval
+    return interval._replace(served=frozenset(line["id"] for line in it.sent(name, its[0])))
 
 
 def title_of(pid: int) -> str:
@@ -282,6 +298,7 @@ def play(it: Running, name: str, happen: Callable[[], list[Interval]], tokens: i
     looks = (soon, it.look())  # the last 256 late tokens are kept
     kept = {(gap.request_id, gap.token): gap for look in looks for gap in late_tokens(look)}
     late = [gap for gap in kept.values() if gap.request_id.startswith(ids_of(other or name))]
+    intervals = [with_served(it, other or name, each) for each in intervals]
     after = looks[-1].delay
     delay = {cause: after[cause] - before.get(cause, 0.0) for cause in after}
     return Round(late, intervals, seconds * STREAMS, delay)
@@ -355,9 +372,9 @@ def account(found: Round, plants: list[Plant]) -> dict[str, Any]:
 def union(intervals: list[Interval], gap: SlowGap) -> float:
     """How long the gap coincided with any of them."""
     total, until = 0.0, 0.0
-    for start, stop in sorted(intervals):
-        total += Interval(max(start, until), stop).overlap(gap)
-        until = max(until, stop)
+    for each in sorted(intervals, key=lambda interval: interval.start):
+        total += each._replace(start=max(each.start, until)).overlap(gap)
+        until = max(until, each.stop)
     return total
 
 
@@ -460,7 +477,16 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
             for title, row in special.get(mode, lambda: rounds(it, kind, options.rounds))():
                 found[title] = row
                 print(mode, title, json.dumps(row), flush=True)
-            return {"flags": kind.modes[mode], "unjoined": it.look().drops.get("unjoined", 0), "rounds": found}
+            of = {"machine": machine(), "flags": kind.modes[mode], "each": options.rounds}
+            return {**of, "unjoined": it.look().drops.get("unjoined", 0), "rounds": found}
+
+
+def keep(options: argparse.Namespace, kind: Kind, found: dict[str, Any]) -> None:
+    """The modes so far, in the file."""
+    versions = _versions(options, SERVERS[kind.base])
+    whole = {"versions": versions, "modes": found}
+    if options.json is not None:
+        options.json.write_text(json.dumps(whole, indent=1) + "\n")
 
 
 def main() -> None:
@@ -472,23 +498,19 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--modes", nargs="+", help="all, where none is given", metavar="MODE")
     parser.add_argument("--rounds", type=int, default=3, help="of each plant")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="written after each mode; those of an earlier run are kept in it")
     options = parser.parse_args()
     kind = KINDS[options.server]
     modes = options.modes or list(kind.modes)
     if unknown := set(modes) - set(kind.modes):
         parser.error(f"no modes of {options.server}: {', '.join(unknown)}; it has {', '.join(kind.modes)}")
-    found = {mode: run(kind, mode, options) for mode in modes}
+    found = json.loads(options.json.read_text())["modes"] if options.json and options.json.exists() else {}
+    for mode in modes:
+        found[mode] = run(kind, mode, options)
+        keep(options, kind, found)
     missed = [
-        f"{mode}, {title}"
-        for mode, each in found.items()
-        for title, row in each["rounds"].items()
-        if not meets_bars(row)
+        f"{mode}, {title}" for mode in modes for title, row in found[mode]["rounds"].items() if not meets_bars(row)
     ]
-    versions = _versions(options, SERVERS[kind.base])
-    whole = {"machine": machine(), "versions": versions, "rounds": options.rounds, "modes": found}
-    if options.json is not None:
-        options.json.write_text(json.dumps(whole, indent=1) + "\n")
     sys.exit(f"bars missed: {'; '.join(missed)}" if missed else 0)
 
 

@@ -332,3 +332,20 @@ def test_a_thread_with_steps_reads_its_counters(install: Callable[..., tailwatch
 
     with tailwatch.stream(model="m"):
         until(lambda: points() > 2, "points of a track of steps")
+
+
+def test_each_kind_of_step_has_a_limit_of_its_own(install: Callable[..., tailwatch.Watch]) -> None:
+    core = install().core
+    segment = ffi.cast("const tw_segment *", core.address)
+
+    def turns() -> int:
+        return core.host_status()["watchdog_wakeups"]
+
+    def limit_in(name: str, lasts: int) -> int:
+        with tailwatch.step(name):
+            end = turns() + lasts
+            until(lambda: turns() >= end, "turns of the watchdog, of 2 ms or more")
+            return max(track.step_limit_ns for track in segment.host.track)
+
+    with tailwatch.stream(model="m"):
+        until(lambda: limit_in("run", 10) > 2 * limit_in("process", 0), "two limits")

@@ -8,7 +8,7 @@
 #define HURRIED_REACHES 4  /* so many that had no time for all that they came upon count as one */
 #define MOST_TAKES 8
 #define MOST_OF_A_PART (TW_PACE_MOST / OF_A_MEMBER) /* objects, whatever there is time for */
-#define LEAST_CHUNK 1024   /* objects: a request's reference cycle and what is near to it */
+#define CHUNK 1024         /* objects: a request's reference cycle and what is near to it; more without a limit of time */
 #define TANGLED 1024       /* objects put back, and as many as a part of those of the cycle: the dead hold each other */
 #define PART_TANGLED 32
 #define TANGLED_CYCLES 8   /* until chunks are tried again */
@@ -474,7 +474,7 @@ size_t walk_on(SlicerObject *self, size_t budget) {
     self->looks = self->along = 0;
     self->asks_at = ASKS_EVERY;
     self->most_looks = budget;
-    self->most_members = budget / OF_A_MEMBER > LEAST_CHUNK ? budget / OF_A_MEMBER : LEAST_CHUNK;
+    self->most_members = self->until_ns == 0 ? most(budget / OF_A_MEMBER, CHUNK) : CHUNK;
     see_freezes(self);
     if (self->phase == SLICER_RESTS) begin_cycle(self);
     tw_marks_tidy(&self->marks, TIDIED);

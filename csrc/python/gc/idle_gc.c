@@ -13,7 +13,10 @@
 
 #include <string.h>
 
+#include "base/arithmetic.h"
+
 #define LEAST_ROOM 1024
+#define WALKED_LONG_NS 150000 /* a walk that took so long leaves the collection of what it moved to the next slice */
 
 /* ---- where the lists are ---- */
 
@@ -132,6 +135,11 @@ size_t slicer_young(const SlicerObject *self) {
     return n == SLICER_MOST_COUNTED && grown > n ? grown : n;
 }
 
+size_t slicer_new_young(const SlicerObject *self) {
+    const size_t all = slicer_young(self);
+    return all - least(all, self->uncollected);
+}
+
 /* The youngest collected, by gc.collect: its callbacks see it, and its finalizers may do what they like. */
 static int collect_young(SlicerObject *self, size_t *freed) {
     PyObject *number = PyObject_CallFunctionObjArgs(self->collect, self->zero, NULL);
@@ -172,6 +180,27 @@ static size_t along_with(const SlicerObject *self, size_t ended) {
     return ended < others ? self->along * ended / others : self->along;
 }
 
+/* What a slice moved is collected by the next one where its walk took long: a request's reference cycle can be cut neither
+ * while it is looked for nor while it is freed. A slice without a limit of time does both. */
+static int is_collected_later(const SlicerObject *self, const tw_slice *slice, slicer_budget budget, uint64_t walked_ns) {
+    const int is_all_moved = self->owned == 0; /* else a part of it ends as it is let go of */
+    return budget.ns > 0 && is_all_moved && slice->moved >= TW_PACE_MOVES && walked_ns >= WALKED_LONG_NS;
+}
+
+/* The walk, unless what the last slice moved is still to be collected. -1: an exception is set. */
+static int walk_or_wait(SlicerObject *self, PyObject *seeds, slicer_budget budget, tw_slice *slice) {
+    const uint64_t since_ns = tw_now_ns();
+    const size_t moved_before = self->uncollected;
+    self->uncollected = 0;
+    self->until_ns = budget.ns == 0 ? 0 : since_ns + budget.ns;
+    int failed = 0;
+    if (moved_before == 0 || budget.ns == 0) failed = look_on(self, seeds, budget.looks, slice);
+    else slice->walk = TW_WALK_COUNT;
+    if (is_collected_later(self, slice, budget, tw_now_ns() - since_ns)) self->uncollected = slice->moved, slice->moved = 0;
+    else slice->moved += moved_before;
+    return failed;
+}
+
 int slicer_run(SlicerObject *self, tw_slice_reason reason, PyObject *seeds, slicer_budget budget, slicer_done *done) {
     if (self->core->gc.open || self->busy) return 1;
     tw_pace before = self->pace;
@@ -181,17 +210,17 @@ int slicer_run(SlicerObject *self, tw_slice_reason reason, PyObject *seeds, slic
     core_policy_open(self->core);
     const uint64_t began_ns = tw_thread_cpu_ns(); /* what others took meanwhile shows nothing about the next slice */
     tw_slice slice = {0, 0, 0, 0, budget.looks, slicer_walk_of(self), 0};
-    const size_t young = slicer_young(self), more = slicer_young_of(self);
-    self->until_ns = budget.ns == 0 ? 0 : since + budget.ns;
-    int failed = look_on(self, seeds, budget.looks, &slice) < 0;
+    const size_t young = slicer_new_young(self), more = slicer_young_of(self);
+    int failed = walk_or_wait(self, seeds, budget, &slice) < 0;
     const size_t ended = walk_let_go(self);
-    if (!failed && (slice.moved > 0 || young >= TW_PACE_YOUNG || reason == TW_SLICE_REQUESTED)) {
+    if (!failed && self->uncollected == 0 && (slice.moved > 0 || young >= TW_PACE_YOUNG || reason == TW_SLICE_REQUESTED)) {
         slice.young = young;
         slice.more = more;
         self->many_young = 0;
         failed = collect_young(self, &slice.freed) < 0;
     }
-    slice.freed += ended + along_with(self, slice.freed + ended);
+    slice.freed += ended;
+    if (self->uncollected == 0) slice.freed += along_with(self, slice.freed);
     const uint64_t took_ns = tw_thread_cpu_ns() - began_ns;
     core_policy_close(self->core);
     *done = (slicer_done){slice, tw_now_ns() - since};
@@ -225,6 +254,7 @@ int slicer_pass(SlicerObject *self, tw_slice_reason reason, size_t *freed) {
     self->busy = 0;
     if (n == -1 && PyErr_Occurred()) return -1;
     *freed = n > 0 ? (size_t)n : 0;
+    self->uncollected = 0;
     tw_pace_full_collection(&self->pace, young, *freed);
     tw_policy_full_collection(&self->core->segment->policy, reason, ns, *freed);
     publish_heap(self);
@@ -243,14 +273,17 @@ void slicer_other_begins(SlicerObject *self, int whole) {
 void slicer_other_ended(SlicerObject *self, int whole, uint64_t freed) {
     if (self->busy) return;
     self->many_young = 0;
-    tw_pace_other(&self->pace, whole, self->others_young, (size_t)freed);
+    tw_pace_other(&self->pace, whole, self->others_young, self->uncollected, (size_t)freed);
+    self->uncollected = 0;
     publish_heap(self);
 }
 
 /* ---- the frozen ---- */
 
-/* What was old may be frozen. */
+/* What was old may be frozen, and what was moved to the young. Also where a finalizer freezes, inside a slice or a
+ * collection: no walk is in the midst of a list then. */
 static void begin_again(SlicerObject *self) {
+    self->uncollected = 0;
     walk_abandon(self);
     self->pace.old = self->pace.backlog = self->pace.ahead = 0;
     self->begun = self->tenured = self->tenured_at_full = 0; /* the markers may be frozen */
@@ -317,7 +350,7 @@ static int learn_frozen(SlicerObject *self, gc_head *unknown, size_t *n) {
 /* How many were frozen that were not known to be: a pause of cause "gc_own", where there were any. */
 static PyObject *sync_frozen(SlicerObject *self) {
     size_t n;
-    if (self->lists == NULL || self->core->gc.open || self->busy) return PyLong_FromLong(0);
+    if (self->lists == NULL) return PyLong_FromLong(0);
     gc_head *unknown = after_known(self);
     if (unknown == &self->permanent->head) return PyLong_FromLong(0);
     core_policy_open(self->core);
@@ -327,13 +360,17 @@ static PyObject *sync_frozen(SlicerObject *self) {
     return all ? PyLong_FromSize_t(n) : PyErr_NoMemory();
 }
 
-/* sync_frozen(): how many were frozen that were not known to be. A few steps where there are none. */
+/* sync_frozen(): how many were frozen that were not known to be. A few steps where there are none; 0 while a collection
+ * or a slice is under way. */
 PyObject *slicer_sync_frozen(PyObject *op, PyObject *unused) {
+    SlicerObject *self = (SlicerObject *)op;
     (void)unused;
-    return sync_frozen((SlicerObject *)op);
+    return self->core->gc.open || self->busy ? PyLong_FromLong(0) : sync_frozen(self);
 }
 
-/* freeze(call): call(), which is gc.freeze, and then sync_frozen(), without another thread's turn in between. */
+/* freeze(call): call(), which is gc.freeze, and then sync_frozen(), without another thread's turn in between, and inside
+ * a collection or a slice, too: found later, what we froze would be taken for a freeze of other code. No collection has
+ * the list of the frozen in its hands. */
 PyObject *slicer_freeze(PyObject *op, PyObject *call) {
     PyObject *result = PyObject_CallNoArgs(call);
     if (result == NULL) return NULL;

@@ -1,7 +1,8 @@
 /* Idle-time collection: the old heap is collected in slices, by the collector itself.
  *
  * A slice goes on with the cycle that is under way (python/gc/cycle_detect.h), moves what it found dead to the young
- * generation, and has that collected. Only what the collector itself finds unreachable is freed.
+ * generation, and has that collected; where its walk took long, the next slice has. Only what the collector itself finds
+ * unreachable is freed.
  */
 #ifndef TAILWATCH_PYTHON_GC_IDLE_GC_H
 #define TAILWATCH_PYTHON_GC_IDLE_GC_H
@@ -109,7 +110,8 @@ typedef struct SlicerObject {
     slicer_order order;
     int all_begun;             /* each dead one was come upon: what is left of the search needs no list */
     size_t along;              /* objects that what is taken in this slice alone holds */
-    size_t moved;              /* of this slice, these too */
+    size_t moved;              /* of this slice, or of the one before whose dead it collects, these too */
+    size_t uncollected;        /* moved to the young by the last slice, which left their collection to the next one */
     int take;                  /* those that were made in chunks */
     int cut;                   /* the chunk would have been larger */
     size_t taken, put_back;    /* objects, of this take */
@@ -142,6 +144,9 @@ size_t slicer_count_young(const SlicerObject *self, size_t most);
 /* How many young ones a slice would collect: counted; where they are more than that, the collector's count. */
 size_t slicer_young(const SlicerObject *self);
 
+/* Without those that the last slice moved to them. */
+size_t slicer_new_young(const SlicerObject *self);
+
 /* Of the slice that would be next. */
 tw_walk slicer_walk_of(const SlicerObject *self);
 
@@ -149,7 +154,8 @@ tw_walk slicer_walk_of(const SlicerObject *self);
 enum slicer_force { SLICER_WHAT_FITS, SLICER_SLICES, SLICER_PASS };
 
 /* One slice. seeds: a list, emptied: what they lead to is moved, so many objects at most; or None: the cycle goes on for so
- * many looks, or ns (0: as long as they take), whichever is over first. 0; 1: none, as a collection is under way; -1: an
+ * many looks, or ns (0: as long as they take), whichever is over first. With a limit of time a long walk leaves the
+ * collection of what it moved to the next slice, which does nothing else. 0; 1: none, as a collection is under way; -1: an
  * exception is set. */
 typedef struct slicer_budget { size_t looks; uint64_t ns; } slicer_budget;
 typedef struct slicer_done { tw_slice slice; uint64_t ns; } slicer_done;

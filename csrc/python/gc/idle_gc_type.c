@@ -78,7 +78,7 @@ static int set_on(PyObject *op, PyObject *value, void *unused) {
     SlicerObject *self = (SlicerObject *)op;
     self->on = on;
     hook(self, on);
-    if (!on) walk_abandon(self), walk_let_go(self);
+    if (!on) walk_abandon(self), walk_let_go(self), self->uncollected = 0;
     return 0;
 }
 /* rest(idle=False): the last request has ended, or none was there. Slices for two milliseconds at most. */
@@ -123,6 +123,7 @@ static PyObject *slicer_counts(PyObject *op, PyObject *unused) {
         put(dict, "parts", ((SlicerObject *)op)->order.n_parts) == 0 &&
         put(dict, "cost_ns", tw_pace_dearest(pace)) == 0 &&
         put(dict, "young", slicer_young_of((SlicerObject *)op)) == 0 &&
+        put(dict, "uncollected", ((SlicerObject *)op)->uncollected) == 0 &&
         put(dict, "collections", passes_of((SlicerObject *)op)) == 0)
         return dict;
     Py_DECREF(dict);

@@ -5,8 +5,11 @@
 
 #include "base/arithmetic.h"
 
-#define MOST_NS 500000             /* of a slice's walk: what is meant to take 0.3 ms, and took longer */
-#define OVERDUE_NS 2000000         /* a slice is to take half of it */
+#define MOST_NS 350000             /* of a slice's walk: what is meant to take 0.3 ms, and took longer */
+#define LEAST_WALK_NS 100000       /* however many young objects it has to collect */
+#define MOST_OF_A_MOVED 30         /* looks that each of those moved is taken to cost, however much it was */
+#define OVERDUE_NS 2000000         /* a slice is to take half of it, which the clock cuts */
+#define UNCUT_NS (2 * MOST_NS)     /* the same where that frees: what hangs together is not cut */
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
 #define OTHERS_NS 50000            /* in which a thread that waits for the interpreter gets it */
 #define AT_WORK_NS 20000           /* so long it keeps it that it is no daemon that looked at a clock */
@@ -48,14 +51,35 @@ static int have_piled_up(const SlicerObject *self, size_t young, uint64_t left_n
     return young >= PILED_UP && tw_pace_young_ns(&self->pace, young) <= left_ns;
 }
 
+/* For the walk, beside the collection of the young, which is predicted to take what the dearest of the last ones did. */
+static uint64_t walk_ns(const SlicerObject *self, size_t young, uint64_t slice_ns) {
+    const uint64_t young_ns = tw_pace_young_ns(&self->pace, young) / 2;
+    return most(slice_ns - least(slice_ns, young_ns), least(slice_ns, LEAST_WALK_NS));
+}
+
+/* What the slice before moved to the young: a slice of its own, as soon as one fits. The walk waits for it, so it must
+ * fit even where one of the dead held a large body lately. */
+static int collects_moved(SlicerObject *self, tw_slice_reason reason, uint64_t left_ns) {
+    const size_t of_each = (size_t)least(tw_pace_of_a_dead(&self->pace), MOST_OF_A_MOVED) / TW_PACE_OF_A_YOUNG;
+    if (tw_pace_young_ns(&self->pace, slicer_new_young(self) + self->uncollected * of_each) > left_ns) {
+        tw_pace_unfit(&self->pace, TW_WALK_COUNT);
+        return 0;
+    }
+    if (!slice_of(self, reason, (slicer_budget){0, MOST_NS})) return 0;
+    self->given_ns = tw_now_ns();
+    return 1;
+}
+
 /* false: no slice now, or none that went well. */
 static int timed_slice(SlicerObject *self, tw_slice_reason reason, uint64_t left_ns) {
+    if (self->uncollected > 0) return collects_moved(self, reason, left_ns);
     const int far = waits_for_more(self, reason);
     const size_t young = young_of_a_slice(self);
     int64_t budget = tw_pace_budget(&self->pace, slicer_walk_of(self), young, left_ns, far);
     if (budget < 0 && !far) tw_pace_unfit(&self->pace, slicer_walk_of(self));
     if (budget < 0 && have_piled_up(self, young, left_ns)) budget = 0;
-    if (budget < 0 || !slice_of(self, reason, (slicer_budget){(size_t)budget, least(left_ns / 2, MOST_NS)})) return 0;
+    const uint64_t most_ns = walk_ns(self, young, least(left_ns / 2, MOST_NS));
+    if (budget < 0 || !slice_of(self, reason, (slicer_budget){(size_t)budget, most_ns})) return 0;
     self->given_ns = tw_now_ns();
     if (budget > 0) self->looked_ns = self->given_ns;
     return 1;
@@ -64,9 +88,13 @@ static int timed_slice(SlicerObject *self, tw_slice_reason reason, uint64_t left
 /* No idle slot came for long: one is taken, a short one, if need be of the young only. */
 static void overdue_slice(SlicerObject *self) {
     const int long_ago = tw_now_ns() - self->given_ns >= FOR_LONG_NS;
-    if (!tw_pace_many_young(slicer_young_of(self)) && !(long_ago && tw_pace_in_backlog(&self->pace))) return;
-    const int64_t budget = tw_pace_budget(&self->pace, slicer_walk_of(self), slicer_young_of(self), OVERDUE_NS, 0);
-    slice_of(self, TW_SLICE_OVERDUE, (slicer_budget){budget > 0 ? (size_t)budget : 0, MOST_NS});
+    const int in_backlog = self->uncollected > 0 || tw_pace_in_backlog(&self->pace);
+    const size_t young = slicer_young_of(self);
+    if (!tw_pace_many_young(young) && !(long_ago && in_backlog)) return;
+    const tw_walk walk = slicer_walk_of(self);
+    const uint64_t left_ns = walk == TW_WALK_TAKE || walk == TW_WALK_PARTS ? UNCUT_NS : OVERDUE_NS;
+    const int64_t budget = tw_pace_budget(&self->pace, walk, young, left_ns, 0);
+    slice_of(self, TW_SLICE_OVERDUE, (slicer_budget){budget > 0 ? (size_t)budget : 0, walk_ns(self, young, MOST_NS)});
 }
 
 /* A memory limit was met: a slice as large as any, or the whole. false: none was made. */
@@ -82,7 +110,8 @@ static int forced(SlicerObject *self) {
 }
 
 static int is_due(const SlicerObject *self) {
-    return self->force == SLICER_PASS || self->many_young || tw_pace_due(&self->pace, slicer_young_of(self));
+    if (self->force == SLICER_PASS || self->many_young || self->uncollected > 0) return 1;
+    return tw_pace_due(&self->pace, slicer_young_of(self));
 }
 
 static int is_to_be_counted(const SlicerObject *self) { return tw_now_ns() - self->counted_ns >= COUNTED_EVERY_NS; }
@@ -183,16 +212,22 @@ void idle_slots_step(SlicerObject *self, uint64_t now_ns, uint64_t since_ns, uin
     Py_DECREF((PyObject *)self);
 }
 
-/* None fits, by what the last ones took, and nothing waits: the least there is, which shows what it takes now. */
+/* None fits, by what the last ones took, and nothing waits: the least there is, which shows what it takes now. What is to
+ * be collected is so at once. */
 static void least_slice(SlicerObject *self, tw_slice_reason reason) {
     slice_of(self, reason, (slicer_budget){slicer_young_of(self) >= TW_PACE_YOUNG ? 0 : TW_PACE_FEWEST, MOST_NS});
+}
+
+static int none_fits(const SlicerObject *self) {
+    const size_t young = slicer_young_of(self);
+    return self->uncollected > 0 || tw_pace_budget(&self->pace, slicer_walk_of(self), young, NOBODY_WAITS_NS, 0) < 0;
 }
 
 void idle_slots_run(SlicerObject *self, tw_slice_reason reason) {
     const uint64_t since = tw_now_ns();
     uint64_t lasted = 0;
     if (self->force && idle_slots_due(self)) forced(self);
-    if (idle_slots_due(self) && tw_pace_budget(&self->pace, slicer_walk_of(self), slicer_young_of(self), NOBODY_WAITS_NS, 0) < 0) least_slice(self, reason);
+    if (idle_slots_due(self) && none_fits(self)) least_slice(self, reason);
     while (lasted < NOBODY_WAITS_NS && idle_slots_due(self) && timed_slice(self, reason, NOBODY_WAITS_NS - lasted))
         lasted = tw_now_ns() - since;
 }

@@ -67,7 +67,7 @@ static void follow(CoreObject *core, uint32_t number, uint64_t thread) {
 
 /* The lane whose thread had this track gets the value `then`: a loop takes the track over, or it is released. */
 static void leave_steps(CoreObject *core, int track, int then) {
-    for (int i = 0; i < TW_STEP_LANES; i++)
+    for (int i = 0; i <= TW_STEP_LANE_OF_RANK; i++)
         if (core->steps.stepper.lane[i].followed == track + 1) core->steps.stepper.lane[i].followed = then;
 }
 
@@ -95,7 +95,7 @@ void core_follow_steps(CoreObject *core, tw_step_lane *lane) {
     if (lane->followed > 0) {
         if (tw_load(&host_of(core)->track[lane->followed - 1].thread) == thread) return;
         release_steps(core, lane->followed - 1);
-        lane->usual_ns = 0;
+        memset(lane->usual_ns, 0, sizeof lane->usual_ns);
     }
     int track = tw_host_take_steps(host_of(core), thread);
     if (track < 0) {
@@ -104,8 +104,27 @@ void core_follow_steps(CoreObject *core, tw_step_lane *lane) {
     }
     lane->followed = track < 0 ? TW_STEP_UNFOLLOWED : track + 1;
     if (track < 0) return;
+    lane->name = 0; /* as the track has it */
     open_schedstat(core, (uint32_t)track, thread);
     follow(core, (uint32_t)track, thread);
+}
+
+void core_step_is_of(tw_step_lane *lane, tw_host_track *track, uint32_t name) {
+    lane->name = name;
+    tw_host_step_is_of(track, name, lane->usual_ns[name]);
+}
+
+void core_followed_step_ends(CoreObject *core, tw_step_lane *lane, const tw_step *step, uint64_t now_ns, int learns) {
+    tw_host_track *track = &core->segment->host.track[lane->followed - 1];
+    uint64_t *usual_ns = &lane->usual_ns[step->name];
+    if (lane->name != step->name) core_step_is_of(lane, track, step->name); /* another one began since */
+    if (now_ns - tw_load(&track->point_ns) >= TW_POINT_EVERY_NS)
+        tw_host_point_now(&core->segment->host, (uint32_t)lane->followed - 1);
+    if (learns) {
+        *usual_ns = tw_host_usual_step(*usual_ns, now_ns - step->start_ns);
+        core_wake_watchdog(core);
+    }
+    tw_host_step_ends(track, now_ns, *usual_ns);
 }
 
 void loop_clock_begin(loop_clock *clock, CoreObject *core) {
@@ -152,7 +171,8 @@ void loop_clock_waits(const loop_clock *clock, uint64_t now_ns) {
  * turn. */
 static void note_stop(const loop_clock *clock, uint64_t began_ns, uint64_t now_ns) {
     tw_host *host = host_of(clock->core);
-    const uint64_t turn = tw_load(&host->watchdog_turn_ns);
+    const uint64_t last = tw_load(&host->watchdog_turn_ns), due = tw_load(&host->watchdog_due_ns);
+    const uint64_t earliest = tw_watch_silent_from(due), turn = last > earliest ? last : earliest;
     if (!tw_host_stood_still(host, now_ns)) return;
     const tw_host_span span = {0, turn, now_ns, tw_span_what(TW_SPAN_SILENCE, TW_ALL_TRACKS, TW_MEASURED), 0,
                                TW_SILENCE_STOPPED, {0, 0}};

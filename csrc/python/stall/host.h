@@ -41,27 +41,28 @@ static inline void core_wake_watchdog(CoreObject *core) {
 /* Follows the calling thread, which has steps: in a process with a loop that is followed, or with streams. */
 void core_follow_steps(CoreObject *core, tw_step_lane *lane);
 
+/* The steps of a lane are of another kind from now on. */
+void core_step_is_of(tw_step_lane *lane, tw_host_track *track, uint32_t name);
+
+/* The latest step of a lane that is followed has ended. */
+void core_followed_step_ends(CoreObject *core, tw_step_lane *lane, const tw_step *step, uint64_t now_ns, int learns);
+
 /* A step of the calling thread begins: the watchdog looks at it once it takes longer than is usual. */
 static inline void core_step_begins(CoreObject *core, const tw_step *step) {
     tw_step_lane *lane = &core->steps.stepper.lane[step->lane];
     if (__builtin_expect(core->host.mode != STALLS_AUTO, 0)) return;
     if (lane->followed == 0 || lane->turns++ % STEP_TURNS == 0) core_follow_steps(core, lane);
-    if (lane->followed > 0 && lane->track.open == 1)
-        tw_host_step_begins(&core->segment->host.track[lane->followed - 1], step->start_ns);
+    if (lane->followed <= 0 || lane->track.open != 1) return;
+    tw_host_track *track = &core->segment->host.track[lane->followed - 1];
+    if (__builtin_expect(lane->name != step->name, 0)) core_step_is_of(lane, track, step->name);
+    tw_host_step_begins(track, step->start_ns);
 }
 
 /* It has ended; learns: whether it ran something. */
 static inline void core_step_ends(CoreObject *core, const tw_step *step, uint64_t now_ns, int learns) {
     tw_step_lane *lane = &core->steps.stepper.lane[step->lane];
     if (lane->followed <= 0 || lane->thread != step->thread || lane->track.open != 0) return;
-    tw_host_track *track = &core->segment->host.track[lane->followed - 1];
-    if (now_ns - tw_load(&track->point_ns) >= TW_POINT_EVERY_NS)
-        tw_host_point_now(&core->segment->host, (uint32_t)lane->followed - 1);
-    if (learns) {
-        lane->usual_ns = tw_host_usual_step(lane->usual_ns, now_ns - step->start_ns);
-        core_wake_watchdog(core);
-    }
-    tw_host_step_ends(track, now_ns, lane->usual_ns);
+    core_followed_step_ends(core, lane, step, now_ns, learns);
 }
 
 /* What identifies the context in which the calling thread runs code; 0: none, or not known. Under the GIL. */

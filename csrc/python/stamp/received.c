@@ -11,15 +11,18 @@ static StreamObject *as_stream(CoreObject *core, PyObject *value) {
     return value != NULL && Py_TYPE(value) == core->streams.type ? (StreamObject *)value : NULL;
 }
 
-/* expect(stream, request_id): the id by which the engine has the stream's request. It is shown where the client gave
- * none. */
+/* expect(stream, request_id, interval=0): the id by which the engine has the stream's request, shown where the client gave
+ * none; tokens that its messages wait for. */
 PyObject *core_expect(PyObject *op, PyObject *args) {
     PyObject *value;
     const char *id;
     Py_ssize_t len;
-    if (!PyArg_ParseTuple(args, "Os#", &value, &id, &len)) return NULL;
+    unsigned int interval = 0;
+    if (!PyArg_ParseTuple(args, "Os#|I", &value, &id, &len, &interval)) return NULL;
     StreamObject *stream = as_stream((CoreObject *)op, value);
     if (stream == NULL) return PyErr_Format(PyExc_TypeError, "expect: expected a stream");
+    stream->stream.interval = stream->expected ? 0 : interval; /* of several choices each waits for its own */
+    stream->expected = 1;
     stream->stream.request = tw_request_hash(id, (size_t)len);
     if (stream->stream.request_id[0] == 0) tw_words_set(stream->stream.request_id, TW_ID_WORDS, id, (size_t)len);
     Py_RETURN_NONE;
@@ -30,6 +33,15 @@ typedef struct receipt {
     PyObject *streams, *ended; /* {request id: stream}; ids of those that came to their end, NULL: none did */
     uint64_t key_ns, received_ns, processed_ns;
 } receipt;
+
+/* Tokens of an output beyond one: speculative decoding. */
+static uint32_t tokens_beyond_one(const receipt *r, PyObject *output) {
+    PyObject *tokens = PyObject_GetAttr(output, r->core->requests.keys.new_token_ids);
+    const Py_ssize_t n = tokens == NULL ? -1 : PyObject_Size(tokens);
+    Py_XDECREF(tokens);
+    if (n < 0) PyErr_Clear();
+    return n > 1 ? (uint32_t)n - 1 : 0;
+}
 
 /* Whether the stream has ended. A stream of before a fork gets none. */
 static bool receive(const receipt *r, StreamObject *stream) {
@@ -60,6 +72,8 @@ static bool receive_one(receipt *r, PyObject *output) {
     PyObject *id = PyObject_GetAttr(output, r->core->requests.keys.request_id);
     StreamObject *stream = stream_of(r, id);
     if (stream != NULL && (receive(r, stream) || is_last(r, output))) note_ended(r, id);
+    if (stream != NULL && stream->stream.interval > 1 && PyErr_Occurred() == NULL)
+        stream->stream.held += tokens_beyond_one(r, output);
     Py_XDECREF(id);
     return PyErr_Occurred() == NULL;
 }

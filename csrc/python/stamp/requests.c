@@ -7,7 +7,8 @@ static const struct { const char *text; size_t offset; } key_table[] = {
     {"method", offsetof(tw_keys, method)},
     {"text", offsetof(tw_keys, text)}, {"bytes", offsetof(tw_keys, bytes)},
     {"write_paused", offsetof(tw_keys, write_paused)},
-    {"request_id", offsetof(tw_keys, request_id)}, {"finish_reason", offsetof(tw_keys, finish_reason)}};
+    {"request_id", offsetof(tw_keys, request_id)}, {"finish_reason", offsetof(tw_keys, finish_reason)},
+    {"new_token_ids", offsetof(tw_keys, new_token_ids)}};
 
 static PyObject **key_slot(tw_keys *keys, size_t i) { return (PyObject **)((char *)keys + key_table[i].offset); }
 

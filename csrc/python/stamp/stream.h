@@ -18,6 +18,7 @@ typedef struct StreamObject {
     uint64_t number;          /* which request of this process it is, from 1 */
     tw_nvtx_range range;
     uint64_t marked;          /* messages of it that were sent to a tool */
+    int expected;             /* an engine has a request of it: core_expect() */
     uint64_t bound;           /* the engine that it was bound to; 0: none */
     enum { PARTS_NONE, PARTS_AGREE, PARTS_DIFFER } parts; /* whether it was bound by its parts, and they go to one engine */
 } StreamObject;

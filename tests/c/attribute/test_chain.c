@@ -159,7 +159,12 @@ static tw_host_track *thread_with_steps(void) {
 }
 
 static void point(tw_host_track *t, uint64_t at, uint64_t run_delay) {
-    const tw_host_point p = {0, at, 0, run_delay, 0, 0, 0, 0};
+    const tw_host_point p = {.at_ns = at, .run_delay_ns = run_delay};
+    tw_host_track_add(t, &p);
+}
+
+static void computed_by(tw_host_track *t, uint64_t at, uint64_t cpu) {
+    const tw_host_point p = {.at_ns = at, .cpu_ns = cpu};
     tw_host_track_add(t, &p);
 }
 
@@ -207,6 +212,184 @@ TW_TEST(a_wait_for_the_interpreter_lock_ends_with_its_step) {
     TW_CHECK_EQ(796 * MS, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
     p = explain(k1, k2);
     TW_CHECK_EQ(0, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
+}
+
+/* Steps of STEP, of which each computes for 9 ms and sleeps for 1; a step is looked at when STEP has passed. */
+static uint64_t warm_with_sleeps(tw_host_track *t) {
+    uint64_t key = 0;
+    for (uint64_t i = 1; i <= 100; ++i) {
+        key = step(0);
+        computed_by(t, key, i * 9 * MS);
+    }
+    tw_store(&t->step_limit_ns, tw_host_step_limit(STEP));
+    TW_CHECK_EQ(STEP, tw_host_step_usual(t->step_limit_ns));
+    of[OF_ENGINE]->host.facts.knowledge[TW_HOST_SCHEDSTAT] = TW_KNOWN + 1;
+    return key;
+}
+
+static void sampled(tw_span_kind kind, uint64_t from, uint64_t to) {
+    const tw_host_span s = {0, from, to, tw_span_what(kind, 0, TW_SAMPLED), 0, 0, {0, 0}};
+    tw_span_add(&of[OF_ENGINE]->host.by_watchdog, &s);
+}
+
+/* One more step, of 90 ms, in which it sleeps for 71. */
+static uint64_t sleeps_through(tw_host_track *t) {
+    const uint64_t key = step(80 * MS);
+    computed_by(t, key, 919 * MS);
+    return key;
+}
+
+static uint64_t gil_of(const tw_parts *p) { return part_of(p, TW_DELAY_GIL, OF_ENGINE); }
+
+/* 34 ms of samples of the lock, and so many others, and 2 ms more. */
+static tw_parts with_gil_and(tw_span_kind other, uint64_t ns) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_sleeps(t), k1 = sleeps_through(t);
+    sampled(TW_SPAN_GIL, k0 + 15 * MS, k0 + 47 * MS);
+    sampled(other, k0 + 50 * MS, k0 + 50 * MS + ns);
+    return explain(k0, k1);
+}
+
+TW_TEST(a_step_s_sleep_is_a_wait_for_the_interpreter_lock_where_samples_show_no_other) {
+    const tw_parts p = with_gil_and(TW_SPAN_RUN, 16 * MS); /* it ran for 19 */
+    TW_CHECK_EQ(70 * MS, gil_of(&p));
+    TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE));
+}
+
+TW_TEST(samples_share_out_a_sleep) {
+    const tw_parts p = with_gil_and(TW_SPAN_SLEEP, 32 * MS);
+    TW_CHECK_EQ(35 * MS, gil_of(&p));
+}
+
+TW_TEST(what_was_seen_to_run_beyond_its_counters_did_not_sleep) {
+    const tw_parts p = with_gil_and(TW_SPAN_RUN, 32 * MS); /* 34 of 19: 15 ms were stolen */
+    TW_CHECK_EQ(55 * MS, gil_of(&p));
+}
+
+TW_TEST(a_sleep_that_may_be_a_wait_for_a_cpu_has_what_was_sampled) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_sleeps(t), k1 = sleeps_through(t);
+    of[OF_ENGINE]->host.facts.knowledge[TW_HOST_SCHEDSTAT] = TW_USELESS + 1;
+    sampled(TW_SPAN_GIL, k0 + 15 * MS, k0 + 47 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(34 * MS, gil_of(&p));
+}
+
+TW_TEST(few_samples_of_a_sleep_are_no_more_than_themselves) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_sleeps(t), k1 = sleeps_through(t);
+    sampled(TW_SPAN_GIL, k0 + 15 * MS, k0 + 31 * MS); /* 1 ms more */
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(17 * MS, gil_of(&p));
+}
+
+TW_TEST(sleep_before_a_step_begins_is_not_its_wait) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_sleeps(t), k1 = step(80 * MS);
+    const tw_host_point p1 = {.at_ns = k1, .cpu_ns = 910 * MS, .wake_ns = k0 + 50 * MS};
+    tw_host_track_add(t, &p1);
+    sampled(TW_SPAN_GIL, k0 + 60 * MS, k0 + 76 * MS); /* 1 ms more */
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(29 * MS, gil_of(&p)); /* 40 since it began, 10 on a CPU, 1 usual */
+}
+
+TW_TEST(sleep_of_the_step_before_is_not_its_wait) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_sleeps(t), k1 = sleeps_through(t), k2 = step(30 * MS);
+    computed_by(t, k2, 937 * MS); /* 22 ms of sleep */
+    sampled(TW_SPAN_GIL, k1 + 10 * MS, k1 + 26 * MS);
+    const tw_parts p = explain(k0, k2);
+    TW_CHECK_NEAR(21e6, (double)gil_of(&p), 1e6); /* the step before is one of those that have the usual */
+}
+
+TW_TEST(a_step_that_goes_on_has_what_was_sampled) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_sleeps(t), k1 = step(80 * MS);
+    sampled(TW_SPAN_GIL, k0 + 15 * MS, k0 + 47 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(34 * MS, gil_of(&p));
+}
+
+TW_TEST(a_stop_is_a_sleep_for_another_reason) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_sleeps(t), k1 = sleeps_through(t);
+    sampled(TW_SPAN_GIL, k0 + 15 * MS, k0 + 31 * MS);
+    stop(OF_ENGINE, k0 + 50 * MS, k0 + 80 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(30 * MS, part_of(&p, TW_DELAY_STOPPED, OF_ENGINE));
+    TW_CHECK_EQ(40 * MS, gil_of(&p));
+}
+
+TW_TEST(a_stop_in_a_later_step_is_no_sleep_of_this_one) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_sleeps(t), k1 = sleeps_through(t), k2 = step(30 * MS);
+    computed_by(t, k2, 928 * MS);
+    sampled(TW_SPAN_GIL, k0 + 15 * MS, k0 + 47 * MS);
+    stop(OF_ENGINE, k1 + 5 * MS, k1 + 35 * MS);
+    const tw_parts p = explain(k0, k2);
+    TW_CHECK_EQ(30 * MS, part_of(&p, TW_DELAY_STOPPED, OF_ENGINE));
+    TW_CHECK_NEAR(70e6, (double)gil_of(&p), 1e6);
+}
+
+/* Steps of two kinds in turn: of STEP, all on a CPU; of 2 * STEP, of which all but 1 ms sleeps. */
+TW_TEST(what_is_usual_is_that_of_steps_of_its_kind) {
+    tw_host_track *t = thread_with_steps();
+    uint64_t k0 = warm_with_sleeps(t), cpu = 900 * MS;
+    for (int i = 0; i < 40; ++i) {
+        const tw_host_point one = {.at_ns = step(0), .cpu_ns = cpu += 10 * MS, .step = 1};
+        tw_host_track_add(t, &one);
+        k0 = step(10 * MS);
+        const tw_host_point other = {.at_ns = k0, .cpu_ns = cpu += MS, .step = 2};
+        tw_host_track_add(t, &other);
+    }
+    const uint64_t k1 = step(60 * MS);
+    const tw_host_point slow = {.at_ns = k1, .cpu_ns = cpu + MS, .step = 2};
+    tw_host_track_add(t, &slow);
+    sampled(TW_SPAN_GIL, k0 + 30 * MS, k0 + 46 * MS); /* 1 ms more */
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(50 * MS, gil_of(&p)); /* 69 less 19 */
+}
+
+/* ---- steal ---- */
+
+static void never_slept(tw_host_track *t, uint64_t at, uint64_t cpu) {
+    const tw_host_point p = {.at_ns = at, .cpu_ns = cpu, .switches = 5};
+    tw_host_track_add(t, &p);
+}
+
+static uint64_t warm_with_steal(tw_host_track *t, uint64_t stolen) {
+    uint64_t key = 0;
+    for (uint64_t i = 1; i <= 100; ++i) {
+        key = step(0);
+        never_slept(t, key, i * (STEP - stolen));
+    }
+    return key;
+}
+
+TW_TEST(a_stolen_cpu_is_waited_for) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_steal(t, 0), k1 = step(80 * MS);
+    never_slept(t, k1, 1030 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(60 * MS, part_of(&p, TW_DELAY_CPU, OF_ENGINE));
+}
+
+TW_TEST(what_is_always_stolen_is_usual) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_steal(t, MS), k1 = step(80 * MS);
+    never_slept(t, k1, 981 * MS); /* 9 of 90 */
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(0, part_of(&p, TW_DELAY_CPU, OF_ENGINE));
+}
+
+TW_TEST(all_cpus_stolen_at_once_are_one_stop) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_steal(t, 0), k1 = step(80 * MS);
+    never_slept(t, k1, 1030 * MS);
+    stop(OF_ENGINE, k0 + 10 * MS, k0 + 60 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(50 * MS, part_of(&p, TW_DELAY_STOPPED, OF_ENGINE));
+    TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_CPU, OF_ENGINE));
 }
 
 TW_TEST(a_pause_is_no_wait_for_the_interpreter_lock) {

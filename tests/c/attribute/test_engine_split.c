@@ -76,7 +76,7 @@ static uint64_t of(const tw_parts *parts, tw_delay_cause cause) {
 
 static tw_parts split_of(uint64_t k0, uint64_t k1, uint64_t request) {
     tw_parts parts = {0};
-    TW_REQUIRE(tw_engine_split(ring, NULL, k0, k1, request, TYPICAL, &parts));
+    TW_REQUIRE(tw_engine_split(ring, k0, k1, request, TYPICAL, 0, TYPICAL, &parts));
     const uint64_t excess = k1 - k0 > TYPICAL ? k1 - k0 - TYPICAL : 0;
     TW_CHECK_EQ(excess, tw_parts_sum(&parts));
     return parts;
@@ -115,6 +115,71 @@ TW_TEST(what_the_model_does_not_give_to_prefill_is_the_device_s) {
     TW_CHECK_NEAR(50e6, of(&parts, TW_DELAY_DEVICE), 3e6);
 }
 
+TW_TEST(prefill_larger_than_what_was_seen_is_charged_without_a_model) {
+    uint64_t before = warm();
+    for (int i = 0; i < 2; ++i) {
+        const uint64_t key = write(with_prefill(9000, 2000 * MS)); /* a line through the others has 900 */
+        const tw_parts parts = split_of(before, key, 1);
+        TW_CHECK_NEAR(2000e6, of(&parts, TW_DELAY_PREFILL), 5e6);
+        before = key;
+    }
+}
+
+/* Eight steps make the line, eight more how far they are off it. */
+TW_TEST(prefill_of_which_few_steps_were_seen_is_charged_without_a_model) {
+    uint64_t before = 0;
+    for (int i = 0; i < 50; ++i) before = write(decoding());
+    for (int i = 0; i < 40; ++i) {
+        const uint64_t by = (i % 2 == 0 ? 80 : 120) * MS, key = write(with_prefill(1000, by));
+        const tw_parts parts = split_of(before, key, 1);
+        TW_CHECK_NEAR((double)by, of(&parts, TW_DELAY_PREFILL), 5e6);
+        before = key;
+    }
+    const uint64_t key = write(with_prefill(1000, 400 * MS));
+    const tw_parts parts = split_of(before, key, 1);
+    TW_CHECK(of(&parts, TW_DELAY_DEVICE) > 200 * MS);
+}
+
+TW_TEST(prefill_smaller_than_all_that_was_seen_costs_less) {
+    uint64_t before = warm();
+    for (int i = 0; i < 1000; ++i) before = write(i % 2 == 0 ? decoding() : with_prefill(4096, 400 * MS));
+    const uint64_t key = write(with_prefill(40, 300 * MS));
+    const tw_parts parts = split_of(before, key, 1);
+    TW_CHECK(of(&parts, TW_DELAY_PREFILL) < 10 * MS);
+}
+
+/* A line through costs that rise faster than the tokens lies below zero for a few. */
+TW_TEST(prefill_of_a_few_tokens_costs_something) {
+    uint64_t before = warm();
+    for (int i = 0; i < 1000; ++i)
+        before = write(i % 2 == 0 ? decoding() : i % 4 == 1 ? with_prefill(1000, 60 * MS) : with_prefill(4000, 600 * MS));
+    uint64_t key = write(with_prefill(100, 15 * MS));
+    tw_parts parts = split_of(before, key, 1);
+    TW_CHECK_NEAR(15e6, of(&parts, TW_DELAY_PREFILL), 2e6);
+    before = key;
+    key = write(with_prefill(380, 40 * MS)); /* the line is above zero, and far below the average */
+    parts = split_of(before, key, 1);
+    TW_CHECK_NEAR(40e6, of(&parts, TW_DELAY_PREFILL), 2e6);
+    before = key;
+    key = write(with_prefill(1000, 160 * MS)); /* one of those that make the line */
+    parts = split_of(before, key, 1);
+    TW_CHECK_NEAR(60e6, of(&parts, TW_DELAY_PREFILL), 15e6);
+}
+
+TW_TEST(what_steps_with_prefill_are_usually_off_the_line_is_prefill) {
+    uint64_t before = warm();
+    for (int i = 0; i < 90; ++i) { /* behind a long context a token costs more: 70, 100 or 130 ms */
+        const uint64_t by = (70 + 30 * (i % 3)) * MS, key = write(with_prefill(1000, by));
+        const tw_parts parts = split_of(before, key, 1);
+        if (i > 30) TW_CHECK_NEAR((double)by, of(&parts, TW_DELAY_PREFILL), 2e6);
+        before = key;
+    }
+    const uint64_t key = write(with_prefill(1000, 500 * MS));
+    const tw_parts parts = split_of(before, key, 1);
+    TW_CHECK_NEAR(140e6, of(&parts, TW_DELAY_PREFILL), 10e6);
+    TW_CHECK_NEAR(360e6, of(&parts, TW_DELAY_DEVICE), 10e6);
+}
+
 TW_TEST(host_parts_of_a_step_are_measured_and_named) {
     for (int part = 0; part < TW_STEP_PARTS; ++part) {
         if (part == TW_PART_WAIT || part == TW_PART_DISPATCH) continue;
@@ -140,7 +205,7 @@ TW_TEST(a_pause_that_is_accounted_for_is_in_no_part) {
     step.paused = units(50 * MS);
     const uint64_t key = write(step);
     tw_parts parts = {0};
-    TW_CHECK(tw_engine_split(ring, NULL, before, key, 1, TYPICAL + 50 * MS, &parts));
+    TW_CHECK(tw_engine_split(ring, before, key, 1, TYPICAL, 0, TYPICAL + 50 * MS, &parts));
     TW_CHECK(tw_parts_sum(&parts) < 100);
 }
 
@@ -224,7 +289,7 @@ TW_TEST(a_first_token_waits_in_the_queue_and_for_its_own_prefill) {
     tw_step_event_write(ring, TW_EVENT_QUEUED, request, queued, now, 212);
     const uint64_t scheduled = now, key = write(with_prefill(900, 90 * MS));
     tw_parts parts = {0};
-    TW_REQUIRE(tw_engine_split(ring, NULL, arrival, key, request, 0, &parts));
+    TW_REQUIRE(tw_engine_split(ring, arrival, key, request, 0, 0, 0, &parts));
     TW_CHECK_EQ(key - arrival, tw_parts_sum(&parts));
     TW_CHECK_EQ(scheduled - queued, of(&parts, TW_DELAY_QUEUED));
     TW_CHECK_EQ(key - scheduled, of(&parts, TW_DELAY_OWN_PREFILL));
@@ -234,7 +299,7 @@ TW_TEST(a_first_token_waits_in_the_queue_and_for_its_own_prefill) {
 /* Of a first token: all of its wait. */
 static tw_parts split_of_first(uint64_t arrival, uint64_t key, uint64_t request) {
     tw_parts parts = {0};
-    TW_REQUIRE(tw_engine_split(ring, NULL, arrival, key, request, 0, &parts));
+    TW_REQUIRE(tw_engine_split(ring, arrival, key, request, 0, 0, 0, &parts));
     TW_CHECK_EQ(key - arrival, tw_parts_sum(&parts));
     return parts;
 }
@@ -303,6 +368,47 @@ TW_TEST(an_eager_step_among_graphs_misses_one) {
     TW_CHECK_NEAR(20e6, of(&parts, TW_DELAY_GRAPH_MISS), 1e6);
 }
 
+TW_TEST(a_device_that_has_been_slow_for_a_while_is_slower_than_is_typical) {
+    uint64_t before = warm();
+    for (int i = 0; i < 300; ++i) before = write(longer(TW_PART_WAIT, 10 * MS));
+    const tw_parts parts = split_of(before, write(longer(TW_PART_WAIT, 10 * MS)), 1);
+    TW_CHECK_NEAR(10e6, of(&parts, TW_DELAY_DEVICE), 1e5);
+    TW_CHECK(of(&parts, TW_DELAY_UNEXPLAINED) < 100000);
+}
+
+TW_TEST(what_is_usual_of_the_device_is_no_mean_that_slow_steps_raise) {
+    uint64_t before = warm();
+    for (int i = 0; i < 600; ++i) before = write(i % 5 == 0 ? longer(TW_PART_WAIT, 20 * MS) : decoding());
+    TW_CHECK_NEAR(STEP - 3 * HOST, tw_step_usual_ns(&ring->model, 8), STEP / 10);
+    const tw_parts parts = split_of(before, write(longer(TW_PART_WAIT, 8 * MS)), 1);
+    TW_CHECK_NEAR(8e6, of(&parts, TW_DELAY_DEVICE), 1e5);
+}
+
+TW_TEST(steps_that_left_a_request_out_took_what_is_usual) {
+    const uint64_t before = warm();
+    uint64_t key = 0;
+    for (int i = 0; i < 5; ++i) key = write(decoding());
+    const tw_parts parts = split_of(before, key, 1);
+    TW_CHECK(of(&parts, TW_DELAY_DEVICE) < 100000);
+    TW_CHECK_NEAR(40e6, of(&parts, TW_DELAY_UNEXPLAINED), 1e5);
+}
+
+TW_TEST(steps_that_a_message_waits_for_may_all_be_slow) {
+    uint64_t before = warm(), key = 0;
+    for (int i = 0; i < 300; ++i) before = write(longer(TW_PART_WAIT, 10 * MS));
+    for (int i = 0; i < 4; ++i) key = write(longer(TW_PART_WAIT, 10 * MS));
+    tw_parts parts = {0};
+    TW_REQUIRE(tw_engine_split(ring, before, key, 1, 4 * TYPICAL, 4, 4 * TYPICAL, &parts));
+    TW_CHECK_NEAR(40e6, of(&parts, TW_DELAY_DEVICE), 1e6);
+}
+
+TW_TEST(time_between_steps_is_no_devices) {
+    const uint64_t before = warm();
+    now += 10 * MS;
+    const tw_parts parts = split_of(before, write(decoding()), 1);
+    TW_CHECK_NEAR(10e6, of(&parts, TW_DELAY_UNEXPLAINED), 1e5);
+}
+
 TW_TEST(computing_again_for_another_request_is_distinguished_from_prefill) {
     const uint64_t before = warm();
     tw_step_record step = longer(TW_PART_WAIT, 50 * MS);
@@ -315,8 +421,8 @@ TW_TEST(computing_again_for_another_request_is_distinguished_from_prefill) {
 TW_TEST(a_stamp_that_no_step_has_is_not_joined) {
     const uint64_t before = warm(), key = write(decoding());
     tw_parts parts = {0};
-    TW_CHECK(!tw_engine_split(ring, NULL, before, key - 5 * MS, 1, 0, &parts)); /* while it waited */
-    TW_CHECK(!tw_engine_split(ring, NULL, before, now + 1, 1, 0, &parts));
+    TW_CHECK(!tw_engine_split(ring, before, key - 5 * MS, 1, 0, 0, 0, &parts)); /* while it waited */
+    TW_CHECK(!tw_engine_split(ring, before, now + 1, 1, 0, 0, 0, &parts));
     TW_CHECK_EQ(0, parts.n);
 }
 
@@ -368,7 +474,7 @@ TW_TEST(the_parts_of_any_wait_sum_to_its_excess) {
             const uint64_t k0 = key[from] + tw_test_random_below(&seed, 2) * tw_test_random_below(&seed, 1000);
             const uint64_t accounted = tw_test_random_below(&seed, 300 * MS);
             tw_parts parts = {0};
-            TW_REQUIRE(tw_engine_split(ring, NULL, k0, key[to], tw_test_random_below(&seed, 4), accounted, &parts));
+            TW_REQUIRE(tw_engine_split(ring, k0, key[to], tw_test_random_below(&seed, 4), tw_test_random_below(&seed, 2) * accounted, 0, accounted, &parts));
             TW_CHECK_EQ(key[to] - k0 > accounted ? key[to] - k0 - accounted : 0, tw_parts_sum(&parts));
             check_exclusive(&parts);
         }

@@ -23,7 +23,7 @@ static void end(void) {
 TW_AROUND(begin, end)
 
 static void point(uint64_t at, uint64_t cpu, uint64_t run_delay, uint64_t idle, uint64_t faults) {
-    const tw_host_point p = {0, at, cpu, run_delay, idle, faults, 0, 0};
+    const tw_host_point p = {.at_ns = at, .cpu_ns = cpu, .run_delay_ns = run_delay, .idle_ns = idle, .minor_faults = faults};
     tw_host_track_add(&host->track[0], &p);
 }
 

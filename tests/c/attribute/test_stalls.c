@@ -14,7 +14,7 @@ static void end(void) { tw_segment_destroy(g); }
 TW_AROUND(begin, end)
 
 static void point(uint64_t at, uint64_t cpu, uint64_t run_delay) {
-    const tw_host_point p = {0, at, cpu, run_delay, 0, 0, 0, 0};
+    const tw_host_point p = {.at_ns = at, .cpu_ns = cpu, .run_delay_ns = run_delay};
     tw_host_track_add(&g->host.track[0], &p);
 }
 

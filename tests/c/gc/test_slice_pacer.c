@@ -25,8 +25,8 @@ TW_TEST(nothing_is_due_at_first) {
     TW_CHECK(!tw_pace_due(&p, 699));
     TW_CHECK(tw_pace_due(&p, 700));
     TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 700, MS, 0) == 0); /* the young alone */
-    TW_CHECK(!tw_pace_many_young(5599));
-    TW_CHECK(tw_pace_many_young(5600)); /* 8 * 700 */
+    TW_CHECK(!tw_pace_many_young(2799));
+    TW_CHECK(tw_pace_many_young(2800)); /* 4 * 700 */
     p.backlog = 1999;
     TW_CHECK(!tw_pace_due(&p, 0));
     p.backlog = 2000;
@@ -312,12 +312,15 @@ TW_TEST(a_whole_pass_pays_all) {
 
 TW_TEST(collections_of_others_are_booked) {
     tw_pace p = {0};
-    tw_pace_other(&p, 0, 1000, 400); /* the young, of which 600 grew old */
+    tw_pace_other(&p, 0, 1000, 0, 400); /* the young, of which 600 grew old */
     TW_CHECK_EQ(18000, p.backlog); /* 600 objects at 30 looks */
     TW_CHECK_EQ(600, p.old);
-    tw_pace_other(&p, 1, 0, 100);
+    tw_pace_other(&p, 1, 0, 0, 100);
     TW_CHECK_EQ(0, p.backlog);
     TW_CHECK_EQ(500, p.old);
+    tw_pace_other(&p, 0, 0, 200, 200); /* what a slice had moved to the young */
+    TW_CHECK_EQ(200, p.dead);
+    TW_CHECK_EQ(300, p.old);
     TW_CHECK_EQ(0, p.freed); /* not ours */
 }
 

@@ -18,7 +18,8 @@ static tw_host *new_host(void) {
 }
 
 static void point(tw_host_track *t, uint64_t at, uint64_t cpu, uint64_t run_delay, uint64_t idle) {
-    const tw_host_point p = {0, at, cpu, run_delay, idle, at / 1000, 0, 0};
+    const tw_host_point p = {.at_ns = at, .cpu_ns = cpu, .run_delay_ns = run_delay, .idle_ns = idle,
+                             .minor_faults = at / 1000};
     tw_host_track_add(t, &p);
 }
 
@@ -50,6 +51,44 @@ TW_TEST(tracks_are_taken_and_given_back) {
     tw_host_release(host, 0);
     TW_CHECK_EQ(0, tw_host_take(host, (uint64_t)gettid()));
     TW_CHECK_EQ(0, tw_host_own_track(host));
+}
+
+static tw_usage usage_with(uint64_t switches_before, uint64_t switches, uint64_t idle) {
+    tw_host_track *t = &new_host()->track[0];
+    const tw_host_point p = {.at_ns = 10 * MS, .switches = switches_before};
+    const tw_host_point q = {.at_ns = 60 * MS, .cpu_ns = 20 * MS, .run_delay_ns = 5 * MS, .idle_ns = idle,
+                             .switches = switches};
+    tw_usage u;
+    tw_host_track_add(t, &p);
+    tw_host_track_add(t, &q);
+    tw_host_track_usage(t, 10 * MS, 60 * MS, &u);
+    return u;
+}
+
+/* The hypervisor had its CPU. */
+TW_TEST(a_thread_that_never_slept_was_runnable) {
+    CHECK_USAGE(20 * MS, 30 * MS, 0, 0, 0, usage_with(7, 7, 0));
+    CHECK_USAGE(20 * MS, 5 * MS, 0, 25 * MS, 0, usage_with(7, 8, 0));
+    CHECK_USAGE(20 * MS, 5 * MS, 10 * MS, 15 * MS, 0, usage_with(7, 7, 10 * MS)); /* it waited for events meanwhile */
+    CHECK_USAGE(20 * MS, 5 * MS, 0, 25 * MS, 0, usage_with(0, 0, 0));             /* not counted here */
+}
+
+/* A watchdog that sleeps for longer is not silent before its turn. */
+TW_TEST(a_process_stands_still_when_its_watchdog_is_overdue) {
+    tw_host *host = new_host();
+    const uint64_t turn = tw_now_ns();
+    host->watchdog_process_cpu_ns = UINT64_MAX / 2; /* it used nothing since */
+    TW_CHECK(!tw_host_stood_still(host, turn + 100 * MS)); /* there is none */
+    host->watchdog_turn_ns = turn;
+    host->watchdog_due_ns = turn + 40 * MS;
+    TW_CHECK(!tw_host_stood_still(host, turn + 44 * MS));
+    TW_CHECK(tw_host_stood_still(host, turn + 45 * MS));
+    host->watchdog_due_ns = turn + 2 * MS; /* in a stall it samples */
+    TW_CHECK(!tw_host_stood_still(host, turn + 14 * MS));
+    TW_CHECK(tw_host_stood_still(host, turn + 15 * MS));
+    while (tw_process_cpu_ns() < 10 * MS) {}
+    host->watchdog_process_cpu_ns = 0; /* it ran */
+    TW_CHECK(!tw_host_stood_still(host, turn + 15 * MS));
 }
 
 TW_TEST(threads_with_steps_take_what_loops_leave) {
@@ -160,7 +199,7 @@ TW_TEST(nothing_is_waited_for_after_the_latest_wake_up) {
     tw_host_track *t = &new_host()->track[0];
     tw_usage u;
     point(t, 10 * MS, 0, 0, 0);
-    const tw_host_point p = {0, 20 * MS, 4 * MS, 2 * MS, 2 * MS, 0, 0, 14 * MS}; /* 2 ms asleep for something else */
+    const tw_host_point p = {.at_ns = 20 * MS, .cpu_ns = 4 * MS, .run_delay_ns = 2 * MS, .idle_ns = 2 * MS, .wake_ns = 14 * MS}; /* 2 ms asleep for something else */
     tw_host_track_add(t, &p);
     tw_host_track_usage(t, 14 * MS, 20 * MS, &u);
     CHECK_USAGE(3 * MS, 3 * MS / 2, 0, 3 * MS / 2, 0, u);
@@ -187,7 +226,8 @@ TW_TEST(usage_sums_to_the_interval) {
         uint64_t at = 1000, cpu = 0, run = 0, idle = 0;
         for (int i = 0; i < 300; i++) {
             const uint64_t woke = at - tw_test_random_below(&random, 2) * tw_test_random_below(&random, 1000);
-            const tw_host_point p = {0, at, cpu, run, idle, at / 1000, 0, woke};
+            const tw_host_point p = {.at_ns = at, .cpu_ns = cpu, .run_delay_ns = run, .idle_ns = idle, .minor_faults = at / 1000,
+                                     .wake_ns = woke};
             tw_host_track_add(t, &p);
             at += tw_test_random_below(&random, 3 * MS);
             cpu += tw_test_random_below(&random, MS);

@@ -624,6 +624,33 @@ TW_TEST(a_chain_of_stamps_puts_lateness_into_its_segment) {
     tw_segment_destroy(g);
 }
 
+/* A server that sends two tokens at a time: a message waits for the second, and is chained through that. A third that came
+ * before it was sent changes nothing. */
+TW_TEST(a_message_that_waits_for_tokens_is_chained_through_the_last_of_them) {
+    tw_segment *g = segment_of(&NO_SLO, 0);
+    tw_stream s;
+    open_at(&s, g, 0);
+    s.interval = 2;
+    uint64_t now = steady(&s, MS, 20 * MS, 16);
+    tw_stream_received(&s, now + 9 * MS, now + 9 * MS, now + 9 * MS);
+    TW_CHECK_EQ(now + 9 * MS, s.chain_first.key_ns);
+    tw_stream_received(&s, now + 19 * MS, now + 19 * MS, now + 19 * MS);
+    tw_stream_token(&s, now += 20 * MS, 2, 0);
+    tw_stream_received(&s, now + 9 * MS, now + 9 * MS, now + 9 * MS);
+    tw_stream_received(&s, now + 39 * MS, now + 39 * MS, now + 39 * MS); /* 20 ms late in the engine */
+    tw_stream_received(&s, now + 40 * MS, now + 40 * MS, now + 40 * MS);
+    TW_CHECK_EQ(now + 39 * MS, s.chain_first.key_ns);
+    tw_stream_token(&s, now += 40 * MS, 3, 0);
+    const tw_slow_record r = last_slow(g);
+    TW_CHECK_EQ(20 * MS, tw_parts_sum(&r.parts));
+    TW_CHECK_EQ(0, part_of(&r, TW_DELAY_OWN_CODE, TW_MEASURED));
+    tw_stream_received(&s, now + 9 * MS, now + 9 * MS, now + 9 * MS);
+    s.held += 1; /* that step made two: it is sent */
+    tw_stream_received(&s, now + 19 * MS, now + 19 * MS, now + 19 * MS);
+    TW_CHECK_EQ(now + 9 * MS, s.chain_first.key_ns);
+    tw_segment_destroy(g);
+}
+
 /* Two tokens came before the first was sent, each in a message of its own: the one before the next token is the second. */
 TW_TEST(tokens_that_came_together_and_left_apart_are_followed_by_a_chain) {
     tw_segment *g = segment_of(&NO_SLO, 0);

@@ -35,6 +35,7 @@ typedef struct tw_wait {
     const tw_own_work *own;       /* of a first token: what its own code did; NULL: not known */
     int track;                    /* of the thread that stamps; -1: it is not followed */
     tw_ready ready;
+    uint32_t interval;            /* tokens that a message waits for; 0: none */
     const tw_token_chain *before, *token; /* NULL: not known. before, of a first token: NULL */
 } tw_wait;
 

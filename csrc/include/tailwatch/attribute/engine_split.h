@@ -9,7 +9,8 @@
  *                request); whole steps of prefill alone before its own; parts of a step on the host beyond their
  *                medians (engine_host, its name: the part)
  *     estimated  prefill and recompute of others, graph miss: what the model of step time gives for them
- *     the rest   device, as far as the device took longer than is usual for such a batch; else unexplained
+ *     the rest   device, as far as the device took longer than is usual for such a batch, or is typical for the stream;
+ *                else unexplained
  *
  * Pauses of the engine's own process are in no part. Thread rule: any thread or process; allocates nothing.
  */
@@ -44,9 +45,9 @@ uint32_t tw_engine_name_put(tw_step_ring *ring, tw_host *host, uint32_t like, co
 bool tw_engine_join(const tw_step_ring *ring, uint64_t key_ns, uint64_t *number);
 
 /* Adds the parts of (k0, k1] beyond accounted_ns to out: they sum to k1 - k0 - accounted_ns, if that is positive.
- * accounted_ns: the typical length, and what pauses took of the interval. request: tw_request_hash() of its id, 0: not
- * known. host: of the engine's process, or NULL. Returns whether k1 was joined; else out stays as it is. */
-bool tw_engine_split(const tw_step_ring *ring, const tw_host *host, uint64_t k0, uint64_t k1, uint64_t request,
-                     uint64_t accounted_ns, tw_parts *out);
+ * accounted_ns: typical_ns, which is 0 of a first token, and what pauses took of the interval. request:
+ * tw_request_hash() of its id, 0: not known. least_steps: that messages of it wait for, 0: none. Returns whether k1 was joined; else out stays as it is. */
+bool tw_engine_split(const tw_step_ring *ring, uint64_t k0, uint64_t k1, uint64_t request, uint64_t typical_ns,
+                     uint64_t least_steps, uint64_t accounted_ns, tw_parts *out);
 
 TW_END_C

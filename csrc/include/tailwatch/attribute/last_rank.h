@@ -12,6 +12,8 @@
 
 #include <stdint.h>
 
+#include "tailwatch/record/step_ring.h"
+
 TW_BEGIN_C
 
 #define TW_LATE_STEPS 64 /* steps of a wait that are looked at, the latest ones */
@@ -29,5 +31,9 @@ typedef struct tw_late_rank {
  * fewer than two ranks. */
 uint32_t tw_late_ranks(const tw_peer_set *peer_set, uint64_t engine, uint64_t from_ns, uint64_t to_ns,
                        tw_late_rank out[TW_LATE_STEPS]);
+
+/* How long a process computed its rank's part of steps in [from_ns, to_ns], by its latest ones; UINT64_MAX: it has no
+ * rank. Between them it may spin, which is no wait of a step's. */
+uint64_t tw_rank_inside_ns(const tw_step_ring *ring, uint64_t from_ns, uint64_t to_ns);
 
 TW_END_C

@@ -85,8 +85,9 @@ typedef struct tw_pace {
 } tw_pace;
 
 /* What a slice did: young objects that were there and were collected, looks at old ones, old ones moved to the young as
- * they seemed dead, objects freed of both; looks that it was given; what it did; and by how many objects the heap had grown
- * since the one before: those that died by their count, the old too, are not among them. */
+ * they seemed dead (by the slice before, where that left their collection to this one), objects freed of both; looks that
+ * it was given; what it did; and by how many objects the heap had grown since the one before: those that died by their
+ * count, the old too, are not among them. */
 typedef struct tw_slice {
     size_t young, looks, moved, freed, budget;
     tw_walk walk;
@@ -99,8 +100,9 @@ void tw_pace_slice(tw_pace *p, tw_slice_reason reason, const tw_slice *slice, ui
 /* A full collection of what is not frozen: nothing is due after it. */
 void tw_pace_full_collection(tw_pace *p, size_t young, size_t freed);
 
-/* A collection that was not ours: so many young objects were there, and so many were freed. whole: all were looked at. */
-void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed);
+/* A collection that was not ours: so many young objects were there, the last slice had moved so many others to them, and
+ * so many were freed. whole: all were looked at. */
+void tw_pace_other(tw_pace *p, int whole, size_t young, size_t moved, size_t freed);
 
 /* What a fork child begins with: the costs and waits it has from its parent, and what is old. */
 void tw_pace_begin_again(tw_pace *p);
@@ -148,7 +150,7 @@ uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns);
 int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t left_ns, int far);
 
 /* Whether the young are so many that they must be collected where nothing waits for events. */
-static inline int tw_pace_many_young(size_t young) { return young >= 8 * TW_PACE_YOUNG; }
+static inline int tw_pace_many_young(size_t young) { return young >= 4 * TW_PACE_YOUNG; }
 
 /* Whether a cycle under way is to be over by now; or the backlog so large that a slice must be made there, too. */
 static inline int tw_pace_late(const tw_pace *p) { return p->room > 0 && p->grown > p->room; }

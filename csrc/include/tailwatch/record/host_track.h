@@ -1,8 +1,9 @@
 /* What the threads that tokens wait for did: an event loop, an engine loop. One track a thread.
  *
  * Points: a ring of the thread's own cumulative counters. Any interval between two points is split exactly by
- * subtracting them: wall = on CPU + runnable but not running + asleep. Spans: intervals that carry a name or a state;
- * recorded only when something was slow.
+ * subtracting them: wall = on CPU + runnable but not running + asleep. What a thread that did not sleep was neither is
+ * runnable, too: its CPU was the hypervisor's (steal) or an interrupt's, which a kernel may count as none of them.
+ * Spans: intervals that carry a name or a state; recorded only when something was slow.
  *
  * Thread rule: the points and the clock of a track are written by its own thread; spans by any thread, those of the
  * watchdog in a ring of their own. Readers, of any process: records are valid when seq == running number + 1.
@@ -32,7 +33,10 @@ typedef struct tw_host_point {
     uint64_t run_delay_ns;  /* runnable, not running */
     uint64_t idle_ns;       /* asleep in the loop's own wait for events, as its clock measured it */
     uint64_t minor_faults, major_faults;
-    uint64_t wake_ns;       /* when its latest wait for events before had ended; 0: not known */
+    uint64_t wake_ns;       /* when its latest wait for events before had ended, or its step began; 0: not known */
+    uint64_t switches;      /* how often it gave up its CPU of its own accord: to sleep; 0: not known */
+    uint64_t stolen_ns;     /* neither of the above, without such a switch: set as the point is added */
+    uint64_t step;          /* of a thread with steps: the kind that ended */
 } tw_host_point;
 
 typedef enum tw_span_kind {
@@ -98,6 +102,7 @@ typedef struct tw_host_track {
     uint64_t iterations;
     /* of a thread with engine steps that runs no loop: a step begins at wake_ns and ends at waiting_since_ns */
     uint64_t step_limit_ns; /* what a step takes beyond that is a stall; 0: it is a loop's */
+    uint64_t step;          /* its kind */
     uint64_t point_ns;      /* of the newest point */
     uint64_t point_head;
     tw_host_point point[TW_POINTS];
@@ -137,6 +142,7 @@ typedef struct tw_host {
     /* the watchdog */
     uint64_t watchdog_cpu_ns, watchdog_wakeups;
     uint64_t watchdog_turn_ns;           /* end of its latest turn; 0: it sleeps, or there is none */
+    uint64_t watchdog_due_ns;            /* when the next one is due */
     uint64_t watchdog_process_cpu_ns;    /* of the whole process, then */
     uint64_t samples, samples_skipped;   /* skipped: the budget was spent */
     uint64_t stacks_refused;             /* walks that met memory which was no frame any more */
@@ -191,7 +197,8 @@ static inline uint64_t tw_host_step_usual(uint64_t limit_ns) {
     return limit_ns - (limit_ns / 3 > TW_SLOW_NS ? limit_ns / 3 : TW_SLOW_NS);
 }
 
-/* A step begins, and ends, on the thread of a track that was taken for that. Under the GIL. */
+/* A step begins, and ends, on the thread of a track that was taken for that; usual_ns is usual for its kind. The kind is
+ * stored before a step of another one begins. Under the GIL. */
 static inline void tw_host_step_begins(tw_host_track *t, uint64_t now_ns) {
     tw_store(&t->wake_ns, now_ns);
     tw_store_release(&t->waiting_since_ns, 0);
@@ -199,6 +206,10 @@ static inline void tw_host_step_begins(tw_host_track *t, uint64_t now_ns) {
 static inline void tw_host_step_ends(tw_host_track *t, uint64_t now_ns, uint64_t usual_ns) {
     tw_store_release(&t->waiting_since_ns, now_ns);
     tw_store_release(&t->step_limit_ns, tw_host_step_limit(usual_ns)); /* who sees this sees that the step has ended */
+}
+static inline void tw_host_step_is_of(tw_host_track *t, uint64_t step, uint64_t usual_ns) {
+    tw_store(&t->step, step);
+    tw_store_release(&t->step_limit_ns, tw_host_step_limit(usual_ns));
 }
 
 /* The loop begins to wait for events; an event was there: the wait ends. Its own thread; without the GIL. */
@@ -209,7 +220,7 @@ void tw_host_track_wakes(tw_host_track *t, uint64_t now_ns);
  * much earlier. Never before the wait began. */
 void tw_host_track_woke_earlier(tw_host_track *t, uint64_t since_ns, uint64_t run_delay_ns);
 
-/* Adds a point, its seq apart. Its own thread. */
+/* Adds a point, its seq and stolen_ns apart. Its own thread. */
 void tw_host_track_add(tw_host_track *t, const tw_host_point *point);
 
 /* Adds a span, its seq apart, and returns its number. Any thread. */
@@ -218,7 +229,8 @@ uint64_t tw_span_add(tw_span_ring *ring, const tw_host_span *span);
 /* Writes span number n anew, if its place is still its own: it has grown. The thread that added it. */
 void tw_span_replace(tw_span_ring *ring, uint64_t n, const tw_host_span *span);
 
-/* Reads the calling thread's own counters: CPU time, run delay where the track has a descriptor, faults. About 1.5 us. */
+/* Reads the calling thread's own counters: CPU time, run delay where the track has a descriptor, faults, switches. About
+ * 1.5 us. */
 void tw_host_point_read(const tw_host_track *t, tw_host_point *out);
 
 /* Adds a point of this instant to the track of the calling thread, unless the newest is near. Slow path only: 1.6 us. */
@@ -226,15 +238,20 @@ void tw_host_point_now(tw_host *host, uint32_t track);
 
 #define TW_STILL 20 /* a process that used less than one part in so many of a silence stood still */
 
-/* Whether this process has hardly run since the watchdog's latest turn, which was TW_STILL_LEAST_NS ago or more. */
+/* Whether this process has hardly run since the watchdog's latest turn, which was TW_STILL_LEAST_NS ago or more, while the
+ * next one has been due for TW_SILENCE_NS. */
 bool tw_host_stood_still(const tw_host *host, uint64_t now_ns);
 #define TW_STILL_LEAST_NS UINT64_C(15000000)
+#define TW_SILENCE_NS UINT64_C(5000000) /* so much later than it was due the watchdog was silent */
 
 /* ---- readers: any thread or process; never torn ---- */
 
 /* Copies point or span number n (0 is the first ever). False: overwritten, or not there yet. */
 bool tw_host_track_read(const tw_host_track *t, uint64_t n, tw_host_point *out);
 bool tw_span_read(const tw_span_ring *ring, uint64_t n, tw_host_span *out);
+
+/* What a thread was runnable for, not running, between two points of it. */
+uint64_t tw_host_delay_between(const tw_host_point *p, const tw_host_point *q);
 
 /* What a thread did in an interval. The times sum to its length. */
 typedef struct tw_usage {

@@ -92,10 +92,13 @@ typedef struct tw_line_fit {
 } tw_line_fit;
 
 /* What is usual for this engine, learned from each step. */
+#define TW_MEDIAN_ONE (1 << 20)
 typedef struct tw_step_model {
     uint64_t part_ns[TW_STEP_PARTS]; /* running medians */
     tw_line_fit decode;      /* dispatch and wait of decode-only steps, ns, over their requests */
+    uint64_t decode_median;  /* of them over that line, of which long ones raise the mean; parts of TW_MEDIAN_ONE, 0: none */
     tw_line_fit prefill;     /* what steps with prefill or recompute took beyond that, over those tokens */
+    uint64_t prefill_line, prefill_off; /* sums, as in a line: what it gave for steps, and by how much these were off */
     uint64_t graph[TW_GRAPHS]; /* steps of late, by graph */
 } tw_step_model;
 
@@ -160,6 +163,15 @@ uint64_t tw_request_hash(const char *id, size_t len);
 
 /* The value of a line at x, never below 0; NaN until it has seen enough. */
 double tw_line_at(const tw_line_fit *line, double x);
+
+/* What dispatch and wait of a step that decodes so many requests usually take, ns: half of them took longer. NaN as
+ * above. */
+double tw_step_usual_ns(const tw_step_model *model, double requests);
+
+/* What prefill or recompute of so many tokens adds to a step, ns, at most: the line, and twice what steps are off it on
+ * average (a token costs more behind a long context). NaN: too few steps were seen of that size or above, eight for the
+ * line and eight for what is off it. */
+double tw_step_prefill_ns(const tw_step_model *model, double tokens);
 
 /* What the model gives for a step on this machine, seconds: an estimate. NaN: not known yet. */
 typedef struct tw_step_cost {

@@ -1,9 +1,10 @@
 /* A thread that looks at busy loops, and at engine steps that take longer than is usual, without the interpreter lock:
  * what they run, what they sleep in, which thread holds the lock.
  *
- * While no stream is in flight it sleeps without a timer. Else it wakes each 10 ms, each 2 ms while a loop has been
- * busy for more than 4 ms, or a step goes on beyond its limit, and takes samples of that: spaced wider and wider, and no
- * more CPU time than half a percent of a core: beyond that it only counts. Its own lateness is recorded too.
+ * While no stream is in flight it sleeps without a timer. Else it wakes each 10 ms (each 20 or 40 while little of its
+ * budget is left), each 2 ms while a loop has been busy for more than 4 ms, or a step goes on beyond its limit, and takes
+ * samples of that: spaced wider and wider, and no more CPU time than half a percent of a core: beyond that it only
+ * counts. Its own lateness is recorded too.
  *
  * Thread rule: start, follow, unfollow and stop under the GIL; call from any thread. The thread itself takes no lock
  * but its own, and allocates nothing.
@@ -23,6 +24,19 @@ TW_BEGIN_C
 #define TW_WATCH_STALL_NS UINT64_C(4000000)   /* a loop that has been busy so long stalls */
 #define TW_WATCH_SAMPLE_NS UINT64_C(2000000)  /* between two samples of a stall; an eighth of its length, where that is more */
 #define TW_WATCH_BUDGET_PPM 5000              /* of one core */
+#define TW_WATCH_BURST_NS UINT64_C(50000000)  /* of CPU time that may be saved up: ten seconds' worth */
+
+/* How long it sleeps where nothing stalls, so much of the budget being left: longer where wake-ups alone would use it up
+ * (50 us each on some virtual machines), as samples need some of it. */
+static inline uint64_t tw_watch_period(uint64_t budget_ns) {
+    if (budget_ns < TW_WATCH_BURST_NS / 4) return 4 * TW_WATCH_PERIOD_NS;
+    return budget_ns < TW_WATCH_BURST_NS / 2 ? 2 * TW_WATCH_PERIOD_NS : TW_WATCH_PERIOD_NS;
+}
+
+/* Since when it is silent at the earliest, where a turn was due: a longer sleep than usual is no silence. */
+static inline uint64_t tw_watch_silent_from(uint64_t due_ns) {
+    return due_ns > TW_WATCH_PERIOD_NS ? due_ns - TW_WATCH_PERIOD_NS : 0;
+}
 
 typedef struct tw_watchdog tw_watchdog;
 

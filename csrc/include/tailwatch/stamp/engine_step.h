@@ -42,12 +42,14 @@ typedef struct tw_step_track {
 typedef struct tw_step_lane {
     uint64_t thread;      /* 0: free */
     tw_step_track track;
-    uint64_t usual_ns;    /* of its steps, while it is followed */
+    uint64_t usual_ns[TW_STEPS]; /* of its steps by name, while it is followed */
+    uint32_t name;        /* of the latest */
     int followed;         /* its track of the host, + 1; 0: that was not asked; TW_STEP_UNFOLLOWED */
     uint32_t turns;       /* steps since that was asked first */
 } tw_step_lane;
 
 #define TW_STEP_UNFOLLOWED (-1)
+#define TW_STEP_LANE_OF_RANK TW_STEP_LANES /* of the thread that computes a rank's part of each step; they are not counted */
 
 /* The writer's own: what a process holds while it steps. Filled by tw_stepper_init. */
 typedef struct tw_stepper {
@@ -56,7 +58,7 @@ typedef struct tw_stepper {
     uint64_t *incomplete; /* steps whose overlap is a lower bound: the pause ring wrapped inside */
     tw_step_track name[TW_STEPS];
     uint32_t lane_last;   /* the lane used last */
-    tw_step_lane lane[TW_STEP_LANES];
+    tw_step_lane lane[TW_STEP_LANES + 1];
 } tw_stepper;
 
 /* Forgets all steps that are open or have ended: in a new process, too. */

@@ -88,6 +88,8 @@ typedef struct tw_stream {
     uint32_t choices;               /* choices seen (TW_CHOICES + 1 once one was not tracked) */
     uint32_t exemplary;             /* its trace id is shown beside what it measures */
     uint64_t request;               /* tw_request_hash() of its id, 0: it has none */
+    uint32_t interval;              /* tokens that a message waits for, which is not the first; 0: it waits for none */
+    uint32_t held;                  /* of them, those that have come; who calls adds what one receipt has beyond one */
     uint32_t chained, chained_before; /* so many were received while messages was chained_at; so was the one before chain_first */
     uint64_t chained_at;            /* messages when the last was received */
     tw_token_chain chain_first, chain_last; /* of those received since the last stamp */
@@ -133,7 +135,7 @@ void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice)
 
 /* A token of the request came to this process: key_ns is the engine's stamp of its step, recv_ns when the process received
  * it, processed_ns when it was ready to be sent. Several may come before they are sent in one message: that message is
- * chained through the first. Monotonic ns. */
+ * chained through the first, or through the last that it had to wait for (interval). Monotonic ns. */
 void tw_stream_received(tw_stream *s, uint64_t key_ns, uint64_t recv_ns, uint64_t processed_ns);
 
 /* Code of its own ran in a handle of the loop on a track of its segment, in [from_ns, to_ns], which ends now: its span has
