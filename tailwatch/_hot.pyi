@@ -242,8 +242,9 @@ class Slicer:
         Raises:
             LookupError: the library lacks a function.
         """
-    def select(self, selector: selectors.BaseSelector, /) -> IdleSelector:
-        """A replacement of a selector's select() that runs slices while it would wait. Needs a descriptor."""
+    def select(self, selector: selectors.BaseSelector, calls_fd: int = -1, /) -> IdleSelector:
+        """A replacement of a selector's select() that runs slices while it would wait. Needs a descriptor. calls_fd:
+        the descriptor that a call from another thread makes readable; -1: it is not known."""
 
 @final
 class IdleSelector:

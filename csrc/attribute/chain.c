@@ -27,7 +27,7 @@ static bool is_followed(const tw_host *host) {
     return any;
 }
 
-tw_ready tw_ready_by_loop(const tw_segment *g, int *track) {
+tw_ready tw_ready_by_loop(const tw_segment *g, uint64_t from_ns, int *track) {
     tw_ready ready = {0};
     *track = is_followed(&g->host) ? tw_host_own_track(&g->host) : -1;
     if (*track < 0) return ready;
@@ -35,6 +35,7 @@ tw_ready tw_ready_by_loop(const tw_segment *g, int *track) {
     ready.hi_ns = tw_load(&t->wake_ns);
     ready.lo_ns = tw_load(&t->slept_until_ns);
     ready.known = ready.hi_ns != 0;
+    ready.by_thread = tw_load(&t->called_ns) > from_ns;
     return ready;
 }
 

@@ -40,6 +40,7 @@ static void begin(tw_host_track *t, uint64_t thread, uint64_t step_limit_ns) {
     tw_store(&t->waiting_since_ns, 0);
     tw_store(&t->wake_ns, 0);
     tw_store(&t->slept_until_ns, 0);
+    tw_store(&t->called_ns, 0);
     tw_store(&t->handle_since_ns, 0);
     tw_store(&t->handle_task, 0);
     tw_store(&t->idle_ns, 0);

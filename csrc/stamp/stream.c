@@ -82,7 +82,8 @@ static void chain_of(const tw_stream *s, tw_wait *w) {
     w->token = &s->chain_first;
     w->before = s->chained_before ? &s->chain_before : NULL;
     const uint64_t from = w->before != NULL ? w->before->key_ns : w->from_ns;
-    w->ready = (tw_ready){true, w->before != NULL, w->token->key_ns, w->token->key_ns, from, w->token->recv_ns};
+    w->ready = (tw_ready){.known = true, .by_engine = w->before != NULL, .lo_ns = w->token->key_ns,
+                          .hi_ns = w->token->key_ns, .engine_from_ns = from, .recv_ns = w->token->recv_ns};
 }
 
 /* ---- the context in which it is stamped ---- */
@@ -100,7 +101,7 @@ static tw_wait wait_of(const tw_stream *s, tw_phase phase, uint64_t from_ns, uin
     tw_wait w = {.phase = phase, .from_ns = from_ns, .to_ns = to_ns, .typical_ns = typical_ns,
                  .client_ns = least(s->client_ns, to_ns - from_ns), .request = s->request, .interval = s->interval,
                  .ordinal = s->ordinal, .context = lasting_context(s), .track = -1};
-    w.ready = tw_ready_by_loop(s->segment, &w.track);
+    w.ready = tw_ready_by_loop(s->segment, from_ns, &w.track);
     chain_of(s, &w);
     return w;
 }

@@ -73,7 +73,7 @@ def _nothing() -> None:
 def _use_selector(loop: Any, selector: Any, slicer: _hot.Slicer) -> IdleSlots:
     """Nothing here holds our select() but the selector, and a wait that goes on: that is ended."""
     try:
-        selector.select = slicer.select(selector)
+        selector.select = slicer.select(selector, _calls_fd(loop))
     except AttributeError as error:
         raise LookupError(f"the selector of {type(loop).__name__} has a select() that stays: {error}") from None
     selector.select.time_handles(getattr(loop, "_ready", None))
@@ -96,6 +96,14 @@ def _use_selector(loop: Any, selector: Any, slicer: _hot.Slicer) -> IdleSlots:
         return None
 
     return IdleSlots(known_loop, restore)
+
+
+def _calls_fd(loop: Any) -> int:
+    """The descriptor by which a call from another thread ends the wait of an asyncio loop; -1: it is not found."""
+    try:
+        return int(loop._ssock.fileno())
+    except (AttributeError, TypeError, ValueError):
+        return -1
 
 
 def _use_uv(loop: Any, uvloop: Any, slicer: _hot.Slicer) -> IdleSlots:

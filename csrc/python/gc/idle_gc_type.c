@@ -259,7 +259,12 @@ static PyObject *slicer_uv(PyObject *op, PyObject *args) {
     return libuv_idle_slots_new((SlicerObject *)op, path, capsule);
 }
 
-static PyObject *slicer_select(PyObject *op, PyObject *selector) { return idle_select_new((SlicerObject *)op, selector); }
+static PyObject *slicer_select(PyObject *op, PyObject *args) {
+    PyObject *selector;
+    int calls_fd = -1;
+    if (!PyArg_ParseTuple(args, "O|i", &selector, &calls_fd)) return NULL;
+    return idle_select_new((SlicerObject *)op, selector, calls_fd);
+}
 
 static PyMethodDef methods[] = {
     {"slice", slicer_slice, METH_VARARGS,
@@ -267,7 +272,7 @@ static PyMethodDef methods[] = {
     {"locate", slicer_locate, METH_VARARGS,
      "locate(thresholds, aged, older, most, /)\n--\n\nWhether the collector's lists are where this layout has them."},
     {"freeze", slicer_freeze, METH_O, "freeze(call, /)\n--\n\nCalls gc.freeze, as given, and sync_frozen() before any other thread runs."},
-    {"select", slicer_select, METH_O, "select(selector, /)\n--\n\nWhat a selector may have for its select(): slices run while it would wait."},
+    {"select", slicer_select, METH_VARARGS, "select(selector, calls_fd=-1, /)\n--\n\nWhat a selector may have for its select(): slices run while it would wait."},
     {"uv", slicer_uv, METH_VARARGS, "uv(path, loop, /)\n--\n\nUse the waiting of a libuv loop, given as uvloop gives it; path of the library that exports libuv."},
     {"counts", slicer_counts, METH_NOARGS, "counts()\n--\n\nSlices by reason, objects moved and freed, ns, and what is to be done."},
     {"run_idle", slicer_run_idle, METH_VARARGS, "run_idle(idle=False, /)\n--\n\nThe last request has ended, or (idle) none was there: slices, for two milliseconds at most."},

@@ -6,9 +6,13 @@
 #include "python/stall/poll_slot.h"
 
 #include <dlfcn.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #define UV_CHECK 2   /* libuv's UV_HANDLE_TYPE_MAP, the same in all of 1.x */
 #define UV_PREPARE 9
+#define EVENTFD "anon_inode:[eventfd]"
 #define ROUNDED_UP_NS 500000 /* on average, of a timer of uvloop's */
 #define UV_FIRST ((1 << 16) | (45 << 8)) /* 1.45, of uvloop 0.18: its backend_timeout() is 0 while the kernel does not have all descriptors */
 
@@ -18,7 +22,7 @@ typedef void (*handle_done)(handle *);
 
 typedef struct uv_calls {
     unsigned (*version)(void);
-    size_t (*handle_size)(int type);
+    size_t (*handle_size)(int type), (*loop_size)(void);
     int (*prepare_init)(void *loop, handle *);
     int (*prepare_start)(handle *, handle_done);
     int (*check_init)(void *loop, handle *);
@@ -43,7 +47,7 @@ typedef struct LibuvIdleSlotsObject {
 } LibuvIdleSlotsObject;
 
 static const struct { const char *name; size_t offset; } symbols[] = {
-    {"uv_version", offsetof(uv_calls, version)}, {"uv_handle_size", offsetof(uv_calls, handle_size)}, {"uv_prepare_init", offsetof(uv_calls, prepare_init)},
+    {"uv_version", offsetof(uv_calls, version)}, {"uv_handle_size", offsetof(uv_calls, handle_size)}, {"uv_loop_size", offsetof(uv_calls, loop_size)}, {"uv_prepare_init", offsetof(uv_calls, prepare_init)},
     {"uv_prepare_start", offsetof(uv_calls, prepare_start)}, {"uv_check_init", offsetof(uv_calls, check_init)},
     {"uv_check_start", offsetof(uv_calls, check_start)}, {"uv_backend_fd", offsetof(uv_calls, backend_fd)},
     {"uv_backend_timeout", offsetof(uv_calls, backend_timeout)}, {"uv_unref", offsetof(uv_calls, unref)},
@@ -114,8 +118,27 @@ static int uv_start(LibuvIdleSlotsObject *self) {
     return -1;
 }
 
+static int is_eventfd(int fd) {
+    char link[40], kind[32];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t n = readlink(link, kind, sizeof kind);
+    return n == (ssize_t)strlen(EVENTFD) && memcmp(kind, EVENTFD, strlen(EVENTFD)) == 0;
+}
+
+/* What uv_async_send() writes to. The loop watches it from its start on, by a watcher that is a part of it: what that
+ * waits for, what it is registered for, its descriptor. -1: it is not found. */
+static int calls_fd_of(const LibuvIdleSlotsObject *self) {
+    const size_t n = self->uv.loop_size() / sizeof(uint32_t);
+    const uint32_t *word = self->loop;
+    for (size_t i = 0; i + 2 < n; i++)
+        if (word[i] == EPOLLIN && (word[i + 1] == EPOLLIN || word[i + 1] == 0) && is_eventfd((int)word[i + 2]))
+            return (int)word[i + 2];
+    return -1;
+}
+
 static void begin_clock(LibuvIdleSlotsObject *self, const char *path) {
     loop_clock_begin(&self->clock, self->slicer->core);
+    if (self->clock.track != NULL) self->clock.calls_fd = calls_fd_of(self);
     self->fd = self->clock.track == NULL ? -1 : self->uv.backend_fd(self->loop);
     if (self->fd < 0 || poll_slot_follow(path, self->fd, &self->clock) == 0) return;
     self->fd = -1;

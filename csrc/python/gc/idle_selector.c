@@ -62,7 +62,7 @@ static PyObject *keys_of(PyObject *selector, PyObject *select) {
     return keys;
 }
 
-PyObject *idle_select_new(SlicerObject *slicer, PyObject *selector) {
+PyObject *idle_select_new(SlicerObject *slicer, PyObject *selector, int calls_fd) {
     const int fd = PyObject_AsFileDescriptor(selector);
     IdleSelectObject *self = fd < 0 ? NULL : (IdleSelectObject *)PyType_GenericAlloc(slicer->idle_type, 0);
     if (self == NULL) return NULL;
@@ -73,6 +73,7 @@ PyObject *idle_select_new(SlicerObject *slicer, PyObject *selector) {
         (self->select = PyObject_GetAttrString((PyObject *)Py_TYPE(selector), "select")) != NULL) {
         self->keys = self->before == NULL ? keys_of(selector, self->select) : NULL;
         loop_clock_begin(&self->clock, slicer->core);
+        self->clock.calls_fd = calls_fd;
         return (PyObject *)self;
     }
     Py_DECREF((PyObject *)self);
@@ -145,7 +146,10 @@ static int wait_once(IdleSelectObject *self, struct epoll_event *events, int mos
     self->now_ns = 0;
     n = epoll_wait(self->fd, events, most, ms);
     *error = errno;
-    if (runs) loop_clock_wakes(&clock, woke = tw_now_ns());
+    if (runs) {
+        loop_clock_wakes(&clock, woke = tw_now_ns());
+        loop_clock_events(&clock, events, n, woke);
+    }
     Py_END_ALLOW_THREADS
     if (runs) loop_clock_has_gil(&clock, woke, tw_now_ns());
     return n;

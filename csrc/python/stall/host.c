@@ -130,6 +130,7 @@ void core_followed_step_ends(CoreObject *core, tw_step_lane *lane, const tw_step
 void loop_clock_begin(loop_clock *clock, CoreObject *core) {
     const uint64_t thread = (uint64_t)syscall(SYS_gettid);
     memset(clock, 0, sizeof *clock);
+    clock->calls_fd = -1;
     if (core->host.mode == STALLS_OFF || *core->epoch == 0) return;
     const int number = tw_host_take(host_of(core), thread);
     if (number < 0) return;
@@ -202,6 +203,12 @@ void loop_clock_wakes(const loop_clock *clock, uint64_t now_ns) {
     if (now_ns - tw_load(&t->point_ns) < TW_POINT_EVERY_NS) return;
     wake_point(clock, began);
     if (now_ns - began >= TW_STILL_LEAST_NS) note_stop(clock, began, now_ns);
+}
+
+void loop_clock_events(const loop_clock *clock, const struct epoll_event *events, int n, uint64_t now_ns) {
+    bool called = false;
+    for (int i = 0; i < n && !called; i++) called = events[i].data.fd == clock->calls_fd;
+    if (called && tw_load(&clock->track->thread) != 0) tw_store(&clock->track->called_ns, now_ns);
 }
 
 void loop_clock_has_gil(const loop_clock *clock, uint64_t since_ns, uint64_t now_ns) {

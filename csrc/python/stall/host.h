@@ -3,6 +3,8 @@
 
 #include "python/core.h"
 
+#include <sys/epoll.h>
+
 #include "tailwatch/stall/watchdog.h"
 
 enum { STALLS_OFF, STALLS_CLOCK, STALLS_AUTO };
@@ -13,6 +15,7 @@ typedef struct loop_clock {
     tw_host_track *track;    /* NULL: none */
     uint32_t number;
     uint64_t epoch;          /* a fork child's core has another: nothing is recorded there */
+    int calls_fd;            /* that a call from another thread makes readable; -1: it is not known */
 } loop_clock;
 
 /* Takes a track for the calling thread, which runs the loop; none where stalls are off, or too many are followed. */
@@ -27,6 +30,9 @@ static inline int loop_clock_runs(const loop_clock *clock) {
 /* Before a wait for events, and as soon as it is over: on the loop's thread, with or without the GIL. */
 void loop_clock_waits(const loop_clock *clock, uint64_t now_ns);
 void loop_clock_wakes(const loop_clock *clock, uint64_t now_ns);
+
+/* The n events that ended it. Where the thread was, as above. */
+void loop_clock_events(const loop_clock *clock, const struct epoll_event *events, int n, uint64_t now_ns);
 
 /* It has the GIL again, which it waited for since since_ns. Under the GIL. */
 void loop_clock_has_gil(const loop_clock *clock, uint64_t since_ns, uint64_t now_ns);

@@ -50,7 +50,10 @@ static int timed_poll(int fd, struct epoll_event *events, int most, int ms, cons
     const uint64_t woke = tw_now_ns();
     if (ms == 0) loop_clock_waits(clock, woke); /* it only looked */
     loop_clock_wakes(clock, woke);
-    if (n > 0) time_gil(clock, woke);
+    if (n > 0) {
+        loop_clock_events(clock, events, n, woke);
+        time_gil(clock, woke);
+    }
     errno = error;
     return n;
 }

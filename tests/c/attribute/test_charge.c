@@ -101,6 +101,19 @@ TW_TEST(a_first_token_is_charged_from_the_entry_on) {
     TW_CHECK_EQ(10 * MS, d.passing_ns);
 }
 
+/* The loop slept until the token came, but what brings it here stood still with the process. */
+TW_TEST(a_pause_of_the_own_process_is_charged_where_another_thread_brings_the_token) {
+    tw_ready ready = {.known = true, .lo_ns = 405 * MS, .hi_ns = 405 * MS};
+    tw_charge d;
+    paused(OWN, TW_CAUSE_GC2, 100 * MS, 400 * MS);
+    tw_charge_gap(g, by, 95 * MS, 406 * MS, 20 * MS, &ready, &d);
+    TW_CHECK_EQ(0, d.delay_ns);
+    ready.by_thread = true;
+    tw_charge_gap(g, by, 95 * MS, 406 * MS, 20 * MS, &ready, &d);
+    TW_CHECK_EQ(290 * MS, d.delay[0][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(0, d.certain[0][TW_CAUSE_GC2]);
+}
+
 static uint64_t between(uint64_t *random, uint64_t from, uint64_t to) {
     return (from + tw_test_random(random) % (to - from + 1)) & ~UINT64_C(1);
 }
@@ -131,7 +144,8 @@ TW_TEST(no_charge_exceeds_its_wait) {
         const uint64_t typical = between(&random, 0, to - from), entry = between(&random, from, to);
         const tw_ready ready[] = {ready_of(between(&random, key - 100 * MS, key), key, recv),
                                   {.known = true, .lo_ns = key, .hi_ns = key, .engine_from_ns = from, .recv_ns = recv},
-                                  {.known = true, .lo_ns = key, .hi_ns = recv}, {.known = false}};
+                                  {.known = true, .lo_ns = key, .hi_ns = recv},
+                                  {.known = true, .by_thread = true, .lo_ns = key, .hi_ns = recv}, {.known = false}};
         for (size_t k = 0; k < sizeof ready / sizeof *ready; ++k) {
             tw_charge d;
             tw_charge_gap(g, by, from, to, typical, &ready[k], &d);

@@ -41,8 +41,9 @@ typedef struct tw_wait {
 
 static inline uint64_t tw_wait_length(const tw_wait *w) { return w->to_ns - w->from_ns; }
 
-/* When the token that is stamped now was ready, from the loop's clock; the calling thread's. *track: see tw_wait. */
-tw_ready tw_ready_by_loop(const tw_segment *g, int *track);
+/* When the token that is stamped now, and waited for since from_ns, was ready, from the loop's clock; the calling
+ * thread's. *track: see tw_wait. */
+tw_ready tw_ready_by_loop(const tw_segment *g, uint64_t from_ns, int *track);
 
 /* Fills parts with all of the wait's excess. slow: also what the host and the engine did; else only pauses, client and
  * accept. */

@@ -16,6 +16,8 @@ TW_BEGIN_C
 typedef struct tw_ready {
     bool known;                     /* false: nothing is known of it */
     bool by_engine;                 /* lo_ns = hi_ns is the stamp of the engine, engine_from_ns that of the token before */
+    bool by_thread;                 /* another thread of the process called the loop meanwhile: it may have brought it, and
+                                       a pause before lo_ns may have held it up */
     uint64_t lo_ns, hi_ns, engine_from_ns;
     uint64_t recv_ns;               /* when it came here from the engine; 0: not known */
 } tw_ready;
