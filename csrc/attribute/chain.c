@@ -35,7 +35,8 @@ tw_ready tw_ready_by_loop(const tw_segment *g, uint64_t from_ns, int *track) {
     ready.hi_ns = tw_load(&t->wake_ns);
     ready.lo_ns = tw_load(&t->slept_until_ns);
     ready.known = ready.hi_ns != 0;
-    ready.by_thread = tw_load(&t->called_ns) > from_ns;
+    const uint64_t called_ns = tw_load(&t->called_ns);
+    ready.by_thread = called_ns > from_ns && called_ns >= ready.lo_ns;
     return ready;
 }
 

@@ -6,6 +6,8 @@
 
 #include "base/arithmetic.h"
 
+#define CALLS_WITHIN_NS (10 * TW_NS_PER_MS) /* of its process's pause, a thread that waited for it calls the loop */
+
 static void own_overlap(const tw_segment *g, uint64_t from, uint64_t to, tw_overlap_by_source *out) {
     tw_overlap own;
     tw_pause_overlap(&g->pause, from, to, &own);
@@ -90,15 +92,15 @@ static void passing(const tw_charge *d, const tw_segment *g, tw_served_by by, ui
     for (int cause = 0; cause < TW_CAUSES; ++cause) take_out(out, 0, cause, UINT64_MAX);
 }
 
-/* Pauses before the token was ready, at most ns of them. Those of the own process count unless what makes the token and
- * what brings it are elsewhere; those of processes behind the engine where it is not known when it was done. Those of the engine may lie before the
- * gap: a token before this one had that part of the wait. */
-static void add_before(tw_charge *d, const tw_segment *g, tw_served_by by, bool elsewhere, bool by_engine,
+/* Pauses before the token was ready, at most ns of them. Those of the own process count unless nothing of it is needed to
+ * make the token and to bring it; those of processes behind the engine where it is not known when it was done. Those of
+ * the engine may lie before the gap: a token before this one had that part of the wait. */
+static void add_before(tw_charge *d, const tw_segment *g, tw_served_by by, bool needs_none, bool by_engine,
                        uint64_t from, uint64_t to, uint64_t ns) {
     tw_overlap_by_source before, behind;
     if (from >= to || (ns == 0 && !by_engine)) return;
     overlap_in(d, g, by, from, to, &before);
-    if (elsewhere)
+    if (needs_none)
         for (int cause = 0; cause < TW_CAUSES; ++cause) take_out(&before, 0, cause, UINT64_MAX);
     if (by_engine) {
         passing(d, g, by, from, to, &behind);
@@ -119,18 +121,27 @@ static void add_passing(tw_charge *d, const tw_segment *g, tw_served_by by, uint
     d->passing_ns = behind.total_ns;
 }
 
+/* Whether the process was paused shortly before lo: a thread of it that had the token then could call the loop no
+ * sooner. One whose token comes later than is usual after the pause had none. */
+static bool may_have_held_a_thread(const tw_segment *g, uint64_t lo, uint64_t typical_ns) {
+    tw_overlap own;
+    tw_pause_overlap(&g->pause, since(lo, typical_ns + CALLS_WITHIN_NS), lo, &own);
+    return own.total_ns > 0;
+}
+
 /* By the chain: certain is what paused once the token was ready, and what paused its engine while it made it. */
 static void split_by_chain(const tw_segment *g, tw_served_by by, uint64_t from, uint64_t to, uint64_t base,
                            const tw_ready *ready, tw_charge *d) {
     const uint64_t hi = least(most(ready->hi_ns, from), to), lo = least(most(ready->lo_ns, from), hi);
-    const bool elsewhere = tw_engine_is_elsewhere(g, by) && !ready->by_thread;
+    const bool elsewhere = tw_engine_is_elsewhere(g, by);
+    const bool needs_none = elsewhere && !(ready->by_thread && may_have_held_a_thread(g, lo, since(base, from)));
     uint64_t own = 0;
     add_own(d, true, g, hi, to);
-    if (elsewhere && base != 0) own = add_own(d, false, g, most(lo, base), hi);
+    if (needs_none && base != 0) own = add_own(d, false, g, most(lo, base), hi);
     if (elsewhere) add_passing(d, g, by, hi, ready);
     if (ready->by_engine && elsewhere)
         add_before(d, g, by, true, true, ready->engine_from_ns, least(ready->hi_ns, to), since(to - from, d->delay_ns));
-    else if (base != 0) add_before(d, g, by, elsewhere, false, from, hi, since(since(hi, base), own));
+    else if (base != 0) add_before(d, g, by, needs_none, false, from, hi, since(since(hi, base), own));
 }
 
 static void book(tw_segment *g, tw_phase phase, const tw_charge *d) {

@@ -185,9 +185,11 @@ def test_a_role_alone_is_no_answer(fault_server: Start) -> None:
 
 @pytest.mark.parametrize("fault", ["hang", "endless"])
 def test_what_never_ends_is_ended(fault_server: Start, fault: str) -> None:
-    """By the timeout of a request: a miss."""
+    """By the timeout of a request: a miss. On a machine that stands still for as long, one is not even sent by then."""
     result = load(fault_server().url(fault=fault), timeout=0.5)
-    assert result.outcomes.by_reason["timeout"] == 10
+    reasons = result.outcomes.by_reason
+    assert reasons["timeout"] > 0
+    assert reasons["timeout"] + reasons["never_sent"] == 10
     assert result.goodput.attainment == 0.0
 
 

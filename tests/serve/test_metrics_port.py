@@ -181,13 +181,15 @@ def test_a_process_with_an_app_hands_the_port_on(start: Callable[..., Engine], p
 
 
 FORK = """
-import json, os, sys
+import json, os, select, sys
 import tailwatch
 watch = tailwatch.install(role="engine", gc="observe")
 print(json.dumps(watch.membership.joined), flush=True)
 child = os.fork()
 if child == 0:
-    sys.stdin.readline()
+    closed = select.poll()
+    closed.register(0, 0)  # what is written to it is for the parent
+    closed.poll()
     os._exit(0)
 for line in sys.stdin:
     print(json.dumps([watch.port.serving, watch.notes, [], child]), flush=True)
@@ -202,7 +204,7 @@ def test_a_fork_child_takes_the_port_over_from_its_parent(start: Callable[..., E
     assert serving
     try:
         until(lambda: len(names(scraped(port))) == 2)
-        parent.popen.kill()  # its pipe stays open: the child reads it
+        parent.popen.kill()  # its pipe stays open: the child waits for its end
         parent.popen.wait(DEADLINE_SECONDS)
         until(lambda: scraped(port))
     finally:

@@ -53,7 +53,8 @@ def ask(engine: subprocess.Popen[bytes]) -> None:
 
 
 def pause(engine: subprocess.Popen[bytes], milliseconds: int, later: int) -> None:
-    """In a thread of its own."""
+    """In a thread of its own, once the loop sleeps."""
+    time.sleep(0.05)
     Pause(engine, milliseconds, not later)
     gc.collect()
     if later:

@@ -35,11 +35,12 @@ def charged(directory: Path, loop: str, way: str, later: int) -> dict[str, Any]:
 @pytest.mark.parametrize("way", ["thread", "loop"])
 def test_a_pause_of_the_own_process_delays_what_comes_meanwhile(loop: str, way: str, tmp_path: Path) -> None:
     """The loop slept until a thread called it, which had to wait for the pause's end; or was woken in the pause."""
-    assert charged(tmp_path / "group", loop, way, later=0)["delay"] > 0.9 * PAUSE_MS / 1e3
+    assert charged(tmp_path / "group", loop, way, later=0)["delay"] > 0.5 * PAUSE_MS / 1e3
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_pause_before_the_token_is_ready_delays_nothing(loop: str, tmp_path: Path) -> None:
-    """The loop reads it itself, and slept on after the pause."""
-    found = charged(tmp_path / "group", loop, "loop", later=100)
-    assert found["delay"] < 0.1 * PAUSE_MS / 1e3
+@pytest.mark.parametrize("way", ["thread", "loop"])
+def test_a_pause_before_the_token_is_ready_delays_nothing(loop: str, way: str, tmp_path: Path) -> None:
+    """The loop slept on after the pause; a thread that had the token would have called it by then."""
+    found = charged(tmp_path / "group", loop, way, later=100)
+    assert found["delay"] < 0.25 * PAUSE_MS / 1e3

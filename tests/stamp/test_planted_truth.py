@@ -42,10 +42,12 @@ while left:
 FRAME = b'data: {"id":"c","model":"m","choices":[{"index":0,"text":" t","finish_reason":null}]}\\n\\n'
 rows, now = [], time.monotonic_ns
 pauses, cursor, lost = [], 0, 0
+sent = {}  # when each stream that is open had its latest token; 0: none so far
 
-def read(before_ns):  # before they are overwritten; what overlapped a gap stands when it has ended
+def read():  # before they are overwritten; what overlapped a gap stands when it has ended
     global cursor, lost
-    some, cursor, missed = records.pauses(cursor, before_ns=before_ns)
+    ended = min(sent.values(), default=now()) if len(rows) + len(sent) == streams else 0
+    some, cursor, missed = records.pauses(cursor, before_ns=ended)
     pauses.extend(some)
     lost += missed
 
@@ -54,13 +56,16 @@ async def app(scope, receive, send):
         raise RuntimeError("http only")
     stream = scope["tailwatch"]
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
-    mine = []
+    mine, number = [], len(rows) + len(sent)
+    sent[number] = 0
     for i in range(tokens):
         await asyncio.sleep(0.001 + random.random() * 0.003)
         before, charged = now(), stream.overlap_ns
         await send({"type": "http.response.body", "body": FRAME, "more_body": True})
         mine.append((before, now(), stream.overlap_ns - charged))
+        sent[number] = before
     rows.append(mine)
+    del sent[number]
     await send({"type": "http.response.body", "body": b"data: [DONE]\\n\\n", "more_body": False})
 
 class Node:
@@ -88,7 +93,7 @@ async def disturb(stop):
         elif kind < 0.5:
             Sleeper()
         gc.collect(random.choice([0, 1, 2] if heap < 500_000 else [0, 0, 1, 1, 2]))
-        read(now() - 1_000_000_000)
+        read()
 
 def busy(stop):
     while not stop.is_set():
@@ -131,7 +136,7 @@ else:
 
 gc.callbacks[:] = [first, last]
 gc.disable()
-read(now())
+read()
 snap = tailwatch.snapshot()
 print(json.dumps({
     "rows": rows, "probes": log.entries(), "lost": log.lost + lost,

@@ -6,6 +6,7 @@
 #include "python/stall/poll_slot.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>

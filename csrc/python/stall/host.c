@@ -205,12 +205,6 @@ void loop_clock_wakes(const loop_clock *clock, uint64_t now_ns) {
     if (now_ns - began >= TW_STILL_LEAST_NS) note_stop(clock, began, now_ns);
 }
 
-void loop_clock_events(const loop_clock *clock, const struct epoll_event *events, int n, uint64_t now_ns) {
-    bool called = false;
-    for (int i = 0; i < n && !called; i++) called = events[i].data.fd == clock->calls_fd;
-    if (called && tw_load(&clock->track->thread) != 0) tw_store(&clock->track->called_ns, now_ns);
-}
-
 void loop_clock_has_gil(const loop_clock *clock, uint64_t since_ns, uint64_t now_ns) {
     if (now_ns - since_ns < TW_SPAN_LEAST_NS) return;
     const tw_host_span span = {0, since_ns, now_ns, tw_span_what(TW_SPAN_GIL, clock->number, TW_MEASURED), 0, 0, {0,

@@ -15,7 +15,7 @@ typedef struct loop_clock {
     tw_host_track *track;    /* NULL: none */
     uint32_t number;
     uint64_t epoch;          /* a fork child's core has another: nothing is recorded there */
-    int calls_fd;            /* that a call from another thread makes readable; -1: it is not known */
+    int calls_fd;            /* that call_soon_threadsafe() makes readable; -1: it is not known */
 } loop_clock;
 
 /* Takes a track for the calling thread, which runs the loop; none where stalls are off, or too many are followed. */
@@ -32,7 +32,11 @@ void loop_clock_waits(const loop_clock *clock, uint64_t now_ns);
 void loop_clock_wakes(const loop_clock *clock, uint64_t now_ns);
 
 /* The n events that ended it. Where the thread was, as above. */
-void loop_clock_events(const loop_clock *clock, const struct epoll_event *events, int n, uint64_t now_ns);
+static inline void loop_clock_events(const loop_clock *clock, const struct epoll_event *events, int n, uint64_t now_ns) {
+    for (int i = 0; i < n; i++)
+        if (events[i].data.fd == clock->calls_fd && tw_load(&clock->track->thread) != 0)
+            tw_store(&clock->track->called_ns, now_ns);
+}
 
 /* It has the GIL again, which it waited for since since_ns. Under the GIL. */
 void loop_clock_has_gil(const loop_clock *clock, uint64_t since_ns, uint64_t now_ns);

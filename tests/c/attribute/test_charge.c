@@ -112,6 +112,9 @@ TW_TEST(a_pause_of_the_own_process_is_charged_where_another_thread_brings_the_to
     tw_charge_gap(g, by, 95 * MS, 406 * MS, 20 * MS, &ready, &d);
     TW_CHECK_EQ(290 * MS, d.delay[0][TW_CAUSE_GC2]);
     TW_CHECK_EQ(0, d.certain[0][TW_CAUSE_GC2]);
+    ready.lo_ns = ready.hi_ns = 450 * MS; /* it had come sooner, if it had been there */
+    tw_charge_gap(g, by, 95 * MS, 451 * MS, 20 * MS, &ready, &d);
+    TW_CHECK_EQ(0, d.delay_ns);
 }
 
 static uint64_t between(uint64_t *random, uint64_t from, uint64_t to) {

@@ -16,8 +16,8 @@ TW_BEGIN_C
 typedef struct tw_ready {
     bool known;                     /* false: nothing is known of it */
     bool by_engine;                 /* lo_ns = hi_ns is the stamp of the engine, engine_from_ns that of the token before */
-    bool by_thread;                 /* another thread of the process called the loop meanwhile: it may have brought it, and
-                                       a pause before lo_ns may have held it up */
+    bool by_thread;                 /* the loop was called at lo_ns or later: a thread of the process may have brought it,
+                                       and have been held up by a pause before lo_ns */
     uint64_t lo_ns, hi_ns, engine_from_ns;
     uint64_t recv_ns;               /* when it came here from the engine; 0: not known */
 } tw_ready;
@@ -39,7 +39,8 @@ typedef struct tw_served_by {
     uint64_t engine;
 } tw_served_by;
 
-/* Whether the engine is another process than the segment's own: its own pauses delay no token that is not ready. */
+/* Whether the engine is another process than the segment's own: its own pauses delay no token that is not ready, unless
+ * a thread of it brings the token to its loop. */
 bool tw_engine_is_elsewhere(const tw_segment *g, tw_served_by by);
 
 /* A gap [from_ns, to_ns] whose typical length is known, or 0. */

@@ -96,7 +96,7 @@ typedef struct tw_host_track {
     uint64_t waiting_since_ns; /* 0: it is busy */
     uint64_t wake_ns;       /* end of the latest wait: when an event was there, not when the thread ran again */
     uint64_t slept_until_ns;/* the same of the latest wait of at least TW_SLEPT_NS: nothing was ready before it */
-    uint64_t called_ns;     /* the same of the latest wait that a call from another thread ended; 0: none was seen */
+    uint64_t called_ns;     /* when the latest wait ended with what call_soon_threadsafe() wrote; 0: none was seen */
     uint64_t handle_since_ns; /* when the handle that runs began; 0: not known */
     uint64_t handle_task;   /* what identifies the task whose step it is; 0: of none */
     uint64_t idle_ns;       /* all waits so far */

@@ -7,13 +7,14 @@
  * is handed over, one sample whatever it holds. TPOT = (last token - first token) / (tokens - 1), per
  * choice; not known where all came in one message. E2E = end - arrival, finished requests with status below 300.
  *
- * overlap: the part of a gap that coincides with recorded pauses (at least TW_PAUSE_SHORT_NS long): an upper
- * bound of their blame. delay: what pauses added to it. Certain (measured) where it is known when the token was ready:
- * by the engine's stamp, or by the loop's clock (attribute/chain.h): what paused after that, and what paused the engine
- * while it made the token. Else an estimate: min(overlap, gap - typical gap, not below 0), split over the causes in
- * proportion to their overlap. typical: the median of the stream's last 16 gaps without their delay part, at most a
- * quarter above what was typical of its label set over the last four minutes; for a new stream its label set's, or else
- * the median of the gaps it has, once they are 4; with none, there is no estimate.
+ * overlap: the part of a gap that coincides with recorded pauses (at least TW_PAUSE_SHORT_NS long): an upper bound
+ * of their blame. delay: what pauses added to it. Certain (measured) where it is known when the token was ready:
+ * by the engine's stamp, or by the loop's clock (attribute/chain.h): what paused after that, and what paused the
+ * engine while it made the token. Else, and as a thread may have brought it, an estimate: min(overlap, gap -
+ * typical gap, not below 0), split over the causes in proportion to their overlap. typical: the median of the
+ * stream's last 16 gaps without their delay part, at most a quarter above what was typical of its label set over
+ * the last four minutes; for a new stream its label set's, or else the median of the gaps it has, once they are 4;
+ * with none, there is no estimate.
  * TTFT: certain is the overlap with [arrival, entry], and that after the token was ready; of what lies between,
  * min(overlap, TTFT - the label set's median without delay) is an estimate.
  *
