@@ -510,14 +510,6 @@ void walk_abandon(SlicerObject *self) {
     self->end_moves = 0;
 }
 
-/* Of those that were moved by the slice before. Some may have died since: their addresses are not read. */
-void walk_fetch_moved(const SlicerObject *self) {
-    for (size_t i = 0; i < self->fetches; i++) {
-        __builtin_prefetch(gc_head_of(self->found[i]), 1);
-        __builtin_prefetch((char *)self->found[i] + 48, 1);
-    }
-}
-
 /* ---- by name ---- */
 
 static int visit_closure(PyObject *object, void *arg) {
@@ -551,7 +543,6 @@ void walk_move_found(SlicerObject *self) {
     for (size_t i = 0; i < self->n; i++) make_young(self, self->found[i]);
     if (self->end_moves) make_young(self, end_of(self));
     self->moved = self->n + self->along + (size_t)self->end_moves;
-    self->fetches = self->n;
     self->n = 0;
     self->end_moves = 0;
 }

@@ -35,9 +35,6 @@ void walk_closure(SlicerObject *self, PyObject *object, size_t most);
 /* What was found becomes young. */
 void walk_move_found(SlicerObject *self);
 
-/* Fetches what the slice before moved: its collection reads all of it, one object after the other. */
-void walk_fetch_moved(const SlicerObject *self);
-
 /* The cycle is given up: the lists will not be what they were. */
 void walk_abandon(SlicerObject *self);
 

@@ -195,7 +195,7 @@ static int walk_or_wait(SlicerObject *self, PyObject *seeds, slicer_budget budge
     self->until_ns = budget.ns == 0 ? 0 : since_ns + budget.ns;
     int failed = 0;
     if (moved_before == 0 || budget.ns == 0) failed = look_on(self, seeds, budget.looks, slice);
-    else slice->walk = TW_WALK_COUNT, walk_fetch_moved(self);
+    else slice->walk = TW_WALK_COUNT;
     if (is_collected_later(self, slice, budget, tw_now_ns() - since_ns)) self->uncollected = slice->moved, slice->moved = 0;
     else slice->moved += moved_before;
     return failed;

@@ -111,7 +111,6 @@ typedef struct SlicerObject {
     int all_begun;             /* each dead one was come upon: what is left of the search needs no list */
     size_t along;              /* objects that what is taken in this slice alone holds */
     size_t moved;              /* of this slice, or of the one before whose dead it collects, these too */
-    size_t fetches;            /* found by the slice before, and moved: still there */
     size_t uncollected;        /* moved to the young by the last slice, which left their collection to the next one */
     int take;                  /* those that were made in chunks */
     int cut;                   /* the chunk would have been larger */
