@@ -246,7 +246,8 @@ def test_a_step_that_hung_is_on_the_track_of_its_thread(tmp_path: Path, load: Lo
     for each in hung:
         assert (each.thread, each.row, each.args["certainty"]) == (thread, "stalls, sampled", "sampled")
         assert each.args["frame 0"].startswith("hang  ") and each.args["frame 1"].startswith("run  ")
-        assert any(b - NEAR_NS <= each.start <= e for b, e in log)  # it ends when the watchdog had a CPU to look
+        over = each.start + each.length  # it begins and ends when the watchdog had a CPU to look
+        assert any(began <= over and each.start <= ended for began, ended in log)
     assert any(each.args["cause"] == "sleep" and each.length > 100 * MS for each in hung)
     steps = """
     select steps.dur as step, hung.dur as stalled from slice steps join thread_track of on steps.track_id = of.id
