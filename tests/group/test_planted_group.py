@@ -186,10 +186,10 @@ class Spans:
                 self._spans.append((start, stop))
         self._stops = [stop for _, stop in self._spans]
 
-    def inside(self, since: int, until: int) -> int:
-        """How much of a gap lies in them."""
+    def inside(self, since: int, until: int, *, open_at: int = 0) -> int:
+        """How much of a gap lies in them; in those that ended after an instant of it."""
         total = 0
-        for start, stop in self._spans[bisect_right(self._stops, since) :]:
+        for start, stop in self._spans[bisect_right(self._stops, max(since, open_at)) :]:
             if start >= until:
                 break
             total += min(until, stop) - max(since, start)
@@ -201,17 +201,19 @@ class Log(NamedTuple):
 
     inner: list[Span]
     outer: list[Span]
+    short: list[Span]
+    """Shorter ones, from outside: one that is open as a token is stamped counts so far, as it may become long."""
 
 
 def log_of(probes: list[list[Any]]) -> Log:
     """A pause that is long from inside was long, one that is short from outside was short."""
 
-    def long(starts: int, stops: int) -> list[Span]:
+    def spans(starts: int, stops: int, *, long: bool) -> list[Span]:
         begun = [row[2] for row in probes if row[0] == starts and row[1]]
         ended = [row[2] for row in probes if row[0] == stops and not row[1]]
-        return [(start, stop) for start, stop in zip(begun, ended, strict=True) if stop - start >= LONG_NS]
+        return [(start, stop) for start, stop in zip(begun, ended, strict=True) if (stop - start >= LONG_NS) is long]
 
-    return Log(long(1, 2), long(0, 3))
+    return Log(spans(1, 2, long=True), spans(0, 3, long=True), spans(0, 3, long=False))
 
 
 class Gap(NamedTuple):
@@ -233,11 +235,13 @@ class Gap(NamedTuple):
 def gaps_of(rows: list[list[list[int]]], own: Log, engine: Log) -> list[Gap]:
     """All gaps; the wait for a first token is one."""
     inner, outer = Spans(own.inner + engine.inner), Spans(own.outer + engine.outer)
-    alone = Spans(own.outer)
+    alone, short = Spans(own.outer), Spans(own.short + engine.short)
     return [
         Gap(
             step, step == last + 1, i == 0, before - last_after, charged, delay,
-            inner.inside(last_after, before), outer.inside(last_before, after), alone.inside(last_before, after),
+            inner.inside(last_after, before),
+            outer.inside(last_before, after) + short.inside(last_before, after, open_at=before),
+            alone.inside(last_before, after),
         )
         for row in rows
         for i, ((last, last_before, last_after, _, _), (step, before, after, charged, delay)) in enumerate(
