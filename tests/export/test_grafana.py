@@ -295,6 +295,8 @@ class Scene:
     first: float
     last: float
     samples: int
+    stalls: int
+    """Samples of stalls among them: a scrape can be the first of a kind, and is not in itself."""
     earlier: snapshots.Snapshot
     later: tuple[snapshots.Snapshot, snapshots.Snapshot]
     signals: tuple[dict[str, Any], dict[str, Any]]
@@ -420,11 +422,13 @@ def scenes(started: tuple[Planted, dict[str, Prometheus]]) -> dict[str, Scene]:
     signal = planted.load_signal()
     ends = {kind: between_equals(planted, server) for kind, server in servers.items()}
     signals = (signal, planted.load_signal())
-    samples = len([line for line in planted.get("/metrics").splitlines() if not line.startswith("#")])
+    samples = [line for line in planted.get("/metrics").splitlines() if not line.startswith("#")]
+    stalls = [line for line in samples if line.startswith("tailwatch_stall_seconds")]
+    counts = len(samples), len(stalls)
     found: dict[str, Scene] = {}
     for kind, server in servers.items():
         (first, (earlier, _)), (last, later) = begins[kind], ends[kind]
-        found[kind] = Scene(planted, server, kind == "native", first, last, samples, earlier, later, signals)
+        found[kind] = Scene(planted, server, kind == "native", first, last, *counts, earlier, later, signals)
     return found
 
 
@@ -802,7 +806,11 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
         "Length of a scrape": {instance: Range(1e-5, 1.0), f"{instance} its own registry": Range(1e-6, 1.0)},
         "Not kept, not measured, gone wrong": trust,
         "Memory": {instance: Range(memory, memory + 4 * 2**20)},
-        "Samples of a scrape": {instance: Range(1, o.scene.samples - 1) if o.scene.native else float(o.scene.samples)},
+        "Samples of a scrape": {
+            instance: Range(1, o.scene.samples - 1)
+            if o.scene.native
+            else Range(o.scene.samples - o.scene.stalls, o.scene.samples)
+        },
         "Versions": {f"tailwatch {version}, Python {python}": 1.0 for version, python in [versions()]},
     }  # fmt: skip
 
