@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import tailwatch
@@ -30,6 +31,7 @@ while os.read(0, 1):
     os.write(1, b".")
 """
 USUAL_TOKENS, USUAL_SECONDS = 16, 0.002
+EPOLL_WAITS = {"232", "281", "22"}  # epoll_wait, epoll_pwait; that on aarch64
 
 
 class Pause:
@@ -50,9 +52,15 @@ def ask(engine: subprocess.Popen[bytes]) -> None:
     os.write(engine.stdin.fileno(), b".")
 
 
+def sleeps(thread: int) -> bool:
+    """Whether the loop of that thread waits for events."""
+    return Path(f"/proc/self/task/{thread}/syscall").read_text().split()[0] in EPOLL_WAITS
+
+
 def pause(engine: subprocess.Popen[bytes], milliseconds: int, later: int) -> None:
     """In a thread of its own, once the loop sleeps."""
-    time.sleep(0.05)
+    while not sleeps(threading.main_thread().native_id or 0):
+        time.sleep(0.001)
     Pause(engine, milliseconds, not later)
     gc.collect()
     if later:
