@@ -10,7 +10,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,7 @@ from ..support.prometheus import Prometheus, Release
 from .test_grafana import (
     CONFIGURATION,
     FOLDER,
+    Planted,
     Scene,
     between_equals,
     differences,
@@ -65,7 +66,18 @@ def scene(tmp_path_factory: pytest.TempPathFactory, release: Release) -> Iterato
         first, (earlier, _) = between_equals(process, prometheus)
         process.load()
         last, later = between_equals(process, prometheus)
-        yield Scene(process, prometheus, False, first, last, 0, earlier, later, ({}, {}))  # type: ignore[arg-type]
+        yield Scene(
+            planted=cast("Planted", process),  # its port is all that is read of it
+            prometheus=prometheus,
+            native=False,
+            first=first,
+            last=last,
+            samples=0,
+            stalls=0,
+            earlier=earlier,
+            later=later,
+            signals=({}, {}),
+        )
 
 
 def expected(scene: Scene) -> dict[str, dict[str, Any]]:
