@@ -117,7 +117,7 @@ METRICS: dict[str, dict[str, tuple[str, str]]] = {
         "tailwatch_gc_idle_predicted_seconds": ("process", "Far below the true one: slices overrun their idle slot"),
         "tailwatch_gc_idle_full_seconds": ("process", "Grows: idle time does not suffice, see `gc_memory_limit`"),
         "tailwatch_gc_idle_full_freed_objects": ("process", f"{_IDLE}. What those freed"),
-        "tailwatch_gc_idle_moved_objects": ("process", f"{_IDLE}. Freed soon after, by generation 0"),
+        "tailwatch_gc_idle_moved_objects": ("process", f"{_IDLE}. Freed at once, or soon after by generation 0"),
         "tailwatch_gc_idle_freed_objects": ("process", f"{_IDLE}. What they freed"),
         "tailwatch_gc_idle_cycles": ("process", "Stands still while the backlog grows: too little idle time"),
         "tailwatch_gc_idle_backlog_visits": ("process", "Grows without end: as above"),

@@ -203,7 +203,7 @@ static const tw_instrument INSTRUMENTS[] = {
      "Process time of full collections started by tailwatch.",
      .samples = tw_sample_idle_gc_word, COUNTS(full_ns), IDLE_GC},
     {"tailwatch_gc_idle_moved_objects", "tailwatch.gc.idle.moved_objects", COUNTER, "{object}",
-     "Objects found unreachable and moved to generation 0.",
+     "Objects found unreachable, and moved to generation 0 or released.",
      .samples = tw_sample_idle_gc_word, COUNTS(moved), IDLE_GC},
     {"tailwatch_gc_idle_freed_objects", "tailwatch.gc.idle.freed_objects", COUNTER, "{object}",
      "Objects freed by slices.",

@@ -9,11 +9,12 @@
 
 #define PER 1024
 #define COST_AT_FIRST (30 * PER) /* ns: out of the cache */
-#define OF_A_DEAD_AT_FIRST 100 /* looks: it may hold a large body */
+#define OF_A_DEAD_AT_FIRST 3000 /* ns: it may hold a large body */
 #define FIRST_CYCLES 12 /* what is loaded as a server begins shows nothing about its requests */
 #define WAIT_AT_FIRST 1000000
 #define MOST_PER_OBJECT (100 * PER)
-#define MOST_OF_THE_YOUNG (4 * COST_AT_FIRST) /* a look at one that was made just now */
+#define YOUNG_AT_FIRST (90 * PER) /* ns */
+#define MOST_OF_A_YOUNG (4 * YOUNG_AT_FIRST) /* one that was made just now */
 
 TW_NAMES(tw_slice_reason_name, TW_SLICE_REASONS, "idle", "step", "request_end", "overdue", "memory_limit", "requested")
 
@@ -43,9 +44,6 @@ static void grow(tw_pace *p, const tw_slice *slice) {
     if (tw_pace_late(p)) tw_pace_more(p);
 }
 
-/* In looks. */
-static uint64_t work_of(size_t young, size_t looks) { return (uint64_t)young * TW_PACE_OF_A_YOUNG + looks; }
-
 /* The second largest of a ring that n were written to: one is an exception. */
 static uint64_t second_of(const uint64_t *ring, uint64_t n) {
     uint64_t largest = 0, second = 0;
@@ -56,23 +54,23 @@ static uint64_t second_of(const uint64_t *ring, uint64_t n) {
     return n == 1 ? largest : second;
 }
 
-static uint64_t mean_cost(const tw_pace *p, tw_walk walk) {
-    const uint64_t n = least(p->slices[walk], TW_PACE_COSTS);
+static uint64_t mean_of(const uint64_t *ring, uint64_t n) {
+    const uint64_t kept = least(n, TW_PACE_COSTS);
     uint64_t all = 0;
-    for (size_t i = 0; i < n; ++i) all += p->cost_ns[walk][i];
-    return n == 0 ? COST_AT_FIRST : most(all / n, 1);
+    for (size_t i = 0; i < kept; ++i) all += ring[i];
+    return kept == 0 ? YOUNG_AT_FIRST : all / kept;
 }
 
-/* What the looks do not account for is the price of the dead. */
+/* A collection of some that were moved shows what each of them costs, one of the young alone what these do. */
 static void learn_cost(tw_pace *p, const tw_slice *slice, uint64_t ns) {
-    const uint64_t work = work_of(slice->young, slice->looks), took = ns * PER / mean_cost(p, slice->walk);
-    if (slice->moved >= TW_PACE_MOVES) p->of_dead[p->moves++ % TW_PACE_COSTS] = (took - least(took, work)) * PER / slice->moved;
-    else if (work >= TW_PACE_FEWEST / 2) p->cost_ns[slice->walk][p->slices[slice->walk]++ % TW_PACE_COSTS] = ns * PER / work;
-    if (slice->walk == TW_WALK_TAKE) p->over[p->takes++ % TW_PACE_COSTS] = took - least(took, work_of(slice->young, slice->budget));
+    const uint64_t of_looks_ns = ns - least(ns, slice->collected_ns), young_ns = least(mean_of(p->young_ns, p->youngs), MOST_OF_A_YOUNG) * slice->young / PER;
+    if (slice->collected >= most(TW_PACE_MOVES, slice->young / 2)) p->dead_ns[p->moves++ % TW_PACE_COSTS] = (slice->collected_ns - least(slice->collected_ns, young_ns)) / slice->collected;
+    else if (slice->collected < TW_PACE_MOVES && slice->young >= TW_PACE_YOUNG / 2) p->young_ns[p->youngs++ % TW_PACE_COSTS] = slice->collected_ns * PER / slice->young;
+    if (slice->looks >= TW_PACE_FEWEST / 2) p->cost_ns[slice->walk][p->slices[slice->walk]++ % TW_PACE_COSTS] = of_looks_ns * PER / slice->looks;
 }
 
 void tw_pace_slice(tw_pace *p, tw_slice_reason reason, const tw_slice *slice, uint64_t ns) {
-    p->predicted_ns += tw_pace_cost(p, slice->walk) * (work_of(slice->young, slice->looks) + slice->moved * tw_pace_of_a_dead(p)) / PER;
+    p->predicted_ns += tw_pace_cost(p, slice->walk) * slice->looks / PER + tw_pace_young_ns(p, slice->young) + slice->collected * tw_pace_dead_ns(p);
     learn_cost(p, slice, ns);
     p->made[reason] += 1;
     p->looks += slice->looks;
@@ -92,12 +90,12 @@ void tw_pace_full_collection(tw_pace *p, size_t young, size_t freed) { pay_all(p
 
 void tw_pace_other(tw_pace *p, int whole, size_t young, size_t moved, size_t freed) {
     if (whole) pay_all(p, young, freed);
-    else grow(p, &(tw_slice){young, 0, moved, freed, 0, TW_WALK_COUNT, young});
+    else grow(p, &(tw_slice){.young = young, .moved = moved, .freed = freed, .walk = TW_WALK_COUNT, .more = young});
 }
 
 void tw_pace_begin_again(tw_pace *p) {
     memset(p->made, 0, sizeof p->made);
-    p->looks = p->moved = p->freed = p->ns = p->predicted_ns = p->cycles = p->shorts = 0;
+    p->looks = p->begun_looks = p->moved = p->freed = p->ns = p->predicted_ns = p->cycles = p->shorts = 0;
     p->grown = p->grown_before = p->dead = 0;
 }
 
@@ -154,11 +152,11 @@ uint64_t tw_pace_dearest(const tw_pace *p) {
 }
 
 uint64_t tw_pace_young_ns(const tw_pace *p, size_t young) {
-    return least(tw_pace_cost(p, TW_WALK_COUNT), MOST_OF_THE_YOUNG) * work_of(young, 0) / PER;
+    return (p->youngs == 0 ? YOUNG_AT_FIRST : least(second_of(p->young_ns, p->youngs), MOST_OF_A_YOUNG)) * young / PER;
 }
 
-size_t tw_pace_of_a_dead(const tw_pace *p) {
-    return p->moves == 0 ? OF_A_DEAD_AT_FIRST : (size_t)least(most(second_of(p->of_dead, p->moves) / PER, 1), TW_PACE_MOST);
+uint64_t tw_pace_dead_ns(const tw_pace *p) {
+    return p->moves == 0 ? OF_A_DEAD_AT_FIRST : most(second_of(p->dead_ns, p->moves), 1);
 }
 
 /* The fifth of those that lasted longer, counted from the shortest. */
@@ -176,20 +174,15 @@ uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns) {
     return left_ns > TW_PACE_LEAST_NS ? left_ns : TW_PACE_LEAST_NS;
 }
 
-static uint64_t largest_over(const tw_pace *p) {
-    uint64_t largest = 0;
-    for (size_t i = 0; i < TW_PACE_COSTS; ++i) largest = most(largest, p->over[i]);
-    return largest;
-}
-
 /* Of what fits: one that follows what lives may go on for half as much again. */
 static uint64_t without_more(tw_walk walk, uint64_t looks) { return walk == TW_WALK_REACH ? looks * 2 / 3 : looks; }
 
-/* Of an idle slot half is used, as no two slices cost the same; what goes beyond is as much as it ever was. */
-int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t left_ns, int far) {
-    const uint64_t cost = tw_pace_cost(p, walk), fit = cost == 0 ? TW_PACE_MOST : left_ns / 2 * PER / cost;
-    if (!tw_pace_due(p, young) || fit < work_of(young, 0) || fit < TW_PACE_FEWEST) return -1;
-    const uint64_t rest = p->backlog == 0 ? 0 : without_more(walk, fit - work_of(young, 0)), over = far ? largest_over(p) / 2 : 0;
-    if (rest < TW_PACE_FEWEST + over) return young >= TW_PACE_YOUNG ? 0 : -1;
-    return (int64_t)least(rest - over, TW_PACE_MOST);
+/* Of an idle slot half is used, as no two slices cost the same. */
+int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t left_ns) {
+    const uint64_t cost = tw_pace_cost(p, walk), young_ns = tw_pace_young_ns(p, young);
+    if (!tw_pace_due(p, young) || left_ns / 2 < young_ns || left_ns / 2 * PER < TW_PACE_FEWEST * cost) return -1;
+    const uint64_t fit = cost == 0 ? TW_PACE_MOST : (left_ns / 2 - young_ns) * PER / cost;
+    const uint64_t rest = p->backlog == 0 ? 0 : without_more(walk, fit);
+    if (rest < TW_PACE_FEWEST) return young >= TW_PACE_YOUNG ? 0 : -1;
+    return (int64_t)least(rest, TW_PACE_MOST);
 }

@@ -15,7 +15,8 @@ from tailwatch.gc.idle import IdleGC
 SLO = (0, 0, 0, 0, 0)
 LARGE = 100_000  # looks: a round in few slices
 SMALL = 2_000  # the least that the pace gives
-ASKED = 5  # what a slice is made for
+OVERDUE, ASKED = 3, 5  # what a slice is made for: the second collects the young, however few there are
+LONG_NS = 10**10  # of a slice, which the clock does not cut then
 
 
 def core() -> _hot.Core:

@@ -1,4 +1,4 @@
-"""The dead that hold each other across chunks: put in order, held meanwhile, and taken part by part."""
+"""The dead: put in order, held meanwhile, and taken part by part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tailwatch import _hot
 
-from .slicing import SMALL, alive, begin, beside_collections, end, old, rounds
+from .slicing import ASKED, LARGE, LONG_NS, OVERDUE, SMALL, alive, begin, beside_collections, end, old, rounds
 
 MANY = 3_000
 
@@ -45,31 +45,30 @@ def hooked() -> Iterator[_hot.Slicer]:
 
 
 def tangle(count: int = MANY) -> list[Node]:
-    """Each held by the next one, which is newer: from the oldest on no chunk is whole."""
+    """Each held by the next one, which is newer."""
     nodes = [Node() for _ in range(count)]
     for one, other in itertools.pairwise(nodes):
         other.holds.append(one)
     return nodes
 
 
-def until_held(slicer: _hot.Slicer, least: int) -> None:
+def until_held(slicer: _hot.Slicer, least: int, reason: int = ASKED, most_ns: int = 0) -> None:
     """Slices, until so many of the dead are held."""
     slicer.round()
     for _ in range(10_000):
-        slicer.slice(SMALL)
+        slicer.slice(SMALL, None, reason, most_ns)
         if slicer.counts()["held"] >= least:
             return
     pytest.fail("nothing is put in order")
 
 
 def test_a_tangle_dies_in_one_round(slicer: _hot.Slicer) -> None:
-    """Chunks fail, and the round goes on with an order; the next one begins with it; nothing is held between them."""
+    """Which ends with nothing held."""
     nodes = tangle()
     gone = old(nodes)
     nodes.clear()
     rounds(slicer, 0, SMALL)
     assert alive(gone) == 0
-    assert slicer.counts()["tangled"] > 0
     assert slicer.counts()["held"] == 0
 
 
@@ -119,20 +118,6 @@ def test_slices_of_the_young_count_only_these(slicer: _hot.Slicer) -> None:
     assert slicer.counts()["freed"] - freed <= 50 * 10 * 6
 
 
-def test_chunks_are_tried_again(slicer: _hot.Slicer) -> None:
-    """Where nothing is tangled any more, nothing is held after some rounds."""
-    nodes = tangle()
-    nodes.clear()
-    gc.collect(0)
-    rounds(slicer, 0, SMALL)
-    nodes = tangle()
-    old(nodes)
-    nodes.clear()
-    rounds(slicer, 1, SMALL)
-    rounds(slicer, 12, SMALL)
-    assert slicer.counts()["tangled"] == 0
-
-
 @pytest.mark.parametrize("slices", [1, 5, 40, 80, 120, 150, 180, 185])
 def test_a_whole_collection_frees_what_is_held(hooked: _hot.Slicer, slices: int) -> None:
     """After a collection that was asked for everything dead is gone, wherever the round is."""
@@ -146,7 +131,7 @@ def test_a_whole_collection_frees_what_is_held(hooked: _hot.Slicer, slices: int)
     assert hooked.counts()["held"] == 0
 
 
-@pytest.mark.parametrize("how", ["abandon", "forget", "off"])
+@pytest.mark.parametrize("how", ["forget", "off"])
 def test_what_is_given_up_is_held_no_longer(slicer: _hot.Slicer, how: str) -> None:
     """As many references as before, once the round is given up."""
     gone = old(nodes := tangle())
@@ -294,23 +279,133 @@ def test_a_large_part_makes_no_slice_long(slicer: _hot.Slicer) -> None:
     assert 0 < most["parts"] < 3 * SMALL
 
 
-def test_a_part_that_alone_holds_many_is_left_to_a_whole_pass(slicer: _hot.Slicer) -> None:
-    """A cycle of three hundred, each with two hundred objects that go along."""
-    ring = [Node(0) for _ in range(300)]
-    for one, other in itertools.pairwise(ring):
-        one.holds.append(other)
-    ring[-1].holds.append(ring[0])
-    for node in ring:
-        node.content = [{"part": []} for _ in range(100)]
-    gone, ring_gone = old(nodes := tangle()), old(ring)
-    nodes.clear()
-    ring.clear()
-    del one, other, node
-    most = slices_of_a_round(slicer)
+def hung_on(top: Node, wide: bool) -> list[weakref.ref[Any]]:
+    """40 000 objects that only it holds: in a tree of lists, or in one chain."""
+    if wide:
+        top.content = [[[number] for number in range(200)] for _ in range(200)]
+    else:
+        for _ in range(40_000):
+            top.holds = [top.holds]
+    return old([top])
+
+
+def freed_by_slices(slicer: _hot.Slicer, budget: int, most_ns: int) -> tuple[int, int]:
+    """In the round that is under way, until nothing is held any more: by all of its slices, and by one at most."""
+    begun, before, most = slicer.counts()["cycles"], slicer.counts()["freed"], 0
+    while slicer.counts()["cycles"] == begun:
+        freed = slicer.counts()["freed"]
+        slicer.slice(budget, None, ASKED, most_ns)
+        most = max(most, slicer.counts()["freed"] - freed)
+    return slicer.counts()["freed"] - before, most
+
+
+@pytest.mark.parametrize("wide", [True, False], ids=["wide", "deep"])
+@pytest.mark.parametrize(("budget", "most_ns", "bound"), [(SMALL, 0, SMALL // 10), (LARGE, 1, 64 // 10)])
+def test_what_a_cycle_alone_holds_does_not_end_with_it(
+    slicer: _hot.Slicer, wide: bool, budget: int, most_ns: int, bound: int
+) -> None:
+    """A slice is over after so many looks, ten for each, or when the clock was read after 64, the cycle aside."""
+    gone = hung_on(Node(0), wide)
+    slicer.round()
+    freed, most = freed_by_slices(slicer, budget, most_ns)
     assert alive(gone) == 0
-    assert most["moved"] < 20_000
-    gc.collect()
-    assert alive(ring_gone) == 0
+    assert freed > 40_000
+    assert 0 < most <= bound + 5
+
+
+def test_what_is_given_up_ends_in_slices(slicer: _hot.Slicer) -> None:
+    """One after the other, too, and they are due for it."""
+    gone = hung_on(Node(0), wide=True)
+    until_held(slicer, 100)
+    freed = slicer.counts()["freed"]
+    slicer.abandon()
+    assert not slicer.midway and slicer.counts()["held"] >= 100
+    slicer.on = True
+    assert slicer.due
+    while slicer.counts()["held"] > 0:
+        slicer.slice(SMALL)
+    slicer.on = False
+    assert alive(gone) == 0
+    assert slicer.counts()["freed"] - freed > 39_000
+
+
+def test_a_slice_that_only_collects_lets_go_of_nothing(slicer: _hot.Slicer) -> None:
+    """What was moved by the one before holds it still: it would end with that, and at once."""
+    ring = [Node(0) for _ in range(300)]
+    for one, other in itertools.pairwise([*ring, ring[0]]):
+        one.holds += [other, *range(1_000)]  # to be looked at for longer than a slice may be that collects as well
+    gone = hung_on(ring[0], wide=True)
+    del ring, one, other
+    slicer.round()
+    before = slicer.counts()["freed"]
+    for _ in range(1_000):  # until one has left what it moved to the next
+        slicer.slice(LARGE, None, OVERDUE, LONG_NS)
+        if slicer.counts()["uncollected"] > 0:
+            break
+    assert slicer.counts()["uncollected"] > 0
+    slicer.slice(LARGE)
+    freed_by_slices(slicer, LARGE, 0)
+    assert alive(gone) == 0
+    assert slicer.counts()["freed"] - before > 40_000
+
+
+@pytest.mark.parametrize("gives_up", ["off", "abandon", "collect"])
+def test_a_slice_in_which_the_cycle_is_given_up_begins_no_other(hooked: _hot.Slicer, gives_up: str) -> None:
+    """By a finalizer of what it lets go of."""
+    ended: list[int] = []
+
+    class Ends(Node):
+        def __del__(self) -> None:
+            ended.append(1)
+            if gives_up == "off":
+                hooked.on = False
+            elif gives_up == "abandon":
+                hooked.abandon()
+            else:
+                gc.collect()
+
+    top = Node(0)
+    top.holds.append(Ends(0))  # newer than what leads to it, as the search comes by the oldest first
+    top.holds[0].me.clear()
+    old([top])
+    del top
+    hooked.round()
+    while not ended:
+        hooked.slice(LARGE)
+    assert not hooked.midway
+    hooked.on = True
+
+
+def test_what_is_let_go_of_is_not_taken_off_the_young(slicer: _hot.Slicer) -> None:
+    """The collector counts a deallocation against the young, of an old object, too: they would seem to be few."""
+    top = Node(0)
+    top.content = [[number] for number in range(1_000)]
+    old([top])
+    del top
+    until_held(slicer, 500, OVERDUE, LONG_NS)
+    kept = [{number} for number in range(300)]  # the interpreter keeps none to use again, as it does lists
+    before = slicer.counts()["young"]
+    assert before >= len(kept)
+    while slicer.counts()["held"] > 0:
+        slicer.slice(SMALL, None, OVERDUE, LONG_NS)
+    assert slicer.counts()["young"] >= before
+    slicer.slice(SMALL)
+    assert slicer.counts()["young"] < len(kept)
+
+
+@pytest.mark.parametrize("most_ns", [0, 1])
+def test_a_cycle_that_hangs_on_one_that_ends_by_its_count_dies_with_it(slicer: _hot.Slicer, most_ns: int) -> None:
+    """Whether what is between them ends in the slice that comes upon the next, or only then."""
+    nodes = [Node(0) for _ in range(MANY)]
+    for one, other in itertools.pairwise(nodes):
+        between = [one]
+        other.holds += [between, [between]]
+    gone = old(nodes)
+    nodes.clear()
+    del one, other, between
+    rounds(slicer, 0, SMALL, most_ns=most_ns)
+    assert alive(gone) == 0
+    assert slicer.counts()["held"] == 0
 
 
 def test_its_memory_is_counted(slicer: _hot.Slicer) -> None:

@@ -223,7 +223,7 @@ def test_a_dead_wide_object_dies(slicer: _hot.Slicer) -> None:
 
 
 def test_many_wide_ones_in_one_cycle_make_no_slice_long(slicer: _hot.Slicer) -> None:
-    """A chunk of the dead is cut by what it refers to, too."""
+    """It closes beyond the references that are followed: it is left to a full collection, and is not looked at again."""
     living = [[number] for number in range(10_000)]
     first = Node()
     first.__dict__["parts"] = [[first, *living] for _ in range(50)]
@@ -360,9 +360,15 @@ class Waits(Node):
         if armed:
             waits.set(), forked.wait(60)
 
+def in_the_child():
+    global armed
+    armed = False  # what the thread that is not there was about to let go of is let go of here
+    works("in a child that another thread forked")
+    assert slicer.counts()["held"] == 0
+
 def fork_from_another_thread():
     waits.wait(60)
-    if fork(lambda: works("in a child that another thread forked")) == 0:
+    if fork(in_the_child) == 0:
         os._exit(0)
     forked.set()
 

@@ -4,20 +4,15 @@
 
 #include "base/arithmetic.h"
 
-#define MOST_REACHES 8     /* walks for what refers backwards; then the chunks see to it */
+#define MOST_REACHES 8     /* walks for what refers backwards; what is taken for dead then the collector sees to live */
 #define HURRIED_REACHES 4  /* so many that had no time for all that they came upon count as one */
-#define MOST_TAKES 8
-#define MOST_OF_A_PART (TW_PACE_MOST / OF_A_MEMBER) /* objects, whatever there is time for */
-#define CHUNK 1024         /* objects: a request's reference cycle and what is near to it; more without a limit of time */
-#define TANGLED 1024       /* objects put back, and as many as a part of those of the cycle: the dead hold each other */
-#define PART_TANGLED 32
-#define TANGLED_CYCLES 8   /* until chunks are tried again */
+#define MOST_OF_A_PART 1600       /* objects, whatever there is time for */
+#define MOST_FOUND 1024           /* in a slice without a limit of time */
+#define MOST_LET_GO 1024          /* that are taken to be let go of, each slice */
 #define FEW_TENURED 10000  /* a walk through them costs little */
 #define MOST_PATIENCE 7   /* short cycles in a row that found little */
-#define MOST_PUT_BACK 2   /* times, on average, that an object is tried in a take, in chunks that were cut */
-#define OF_A_MEMBER 10     /* looks that an object of a chunk costs: it is collected, and freed */
+#define OF_A_MEMBER 10     /* looks that it costs to let go of an object, or to collect it */
 #define TIDIED 64          /* places of the marks, each slice */
-#define ASKS_EVERY 256     /* looks, until the clock is read again: some ten microseconds */
 
 /* ---- the lists ---- */
 
@@ -50,14 +45,14 @@ static int push(SlicerObject *self, PyObject *object) {
 /* What a look costs is known from slices before this one, where memory was in the way or not: it may be five times as much. */
 static int is_out_of_time(SlicerObject *self) {
     if (self->until_ns == 0 || self->looks < self->asks_at) return 0;
-    self->asks_at = self->looks + ASKS_EVERY;
+    self->asks_at = self->looks + SLICER_ASKS_EVERY;
     if (tw_now_ns() < self->until_ns) return 0;
     self->most_looks = least(self->most_looks, self->looks);
     return 1;
 }
 
 static int enough(SlicerObject *self) {
-    return is_out_of_time(self) || self->looks + (self->n + self->along) * self->of_a_dead >= self->most_looks || self->n * 2 >= self->most_members;
+    return is_out_of_time(self) || self->looks >= self->most_looks;
 }
 
 /* ---- count ---- */
@@ -160,124 +155,26 @@ static void reach(SlicerObject *self, PyObject *object) {
     if (!tw_place_has(place, TW_MARK_LOOKED)) reach_from(self, object);
 }
 
-/* ---- chunks ---- */
-
-/* Of what is dead for all that is known, in no chunk yet. */
-static int visit_member(PyObject *object, void *arg) {
-    SlicerObject *self = arg;
-    if (walk_is_too_wide(self)) return 1;
-    self->looks += 1;
-    const tw_place place = object == NULL ? NULL : find(self, object);
-    if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return 0;
-    if (!PyObject_GC_IsTracked(object)) return 0;
-    if (self->n == self->most_members) {
-        self->cut = 1;
-        return 0;
-    }
-    tw_place_set(place, TW_MARK_CHUNK);
-    tw_place_recount(place, 0);
-    push(self, object);
-    return 0;
-}
-
-static int visit_inner(PyObject *object, void *arg) {
-    SlicerObject *self = arg;
-    if (walk_is_too_wide(self)) return 1;
-    const tw_place place = object == NULL ? NULL : find(self, object);
-    if (tw_place_has(place, TW_MARK_CHUNK) && PyObject_GC_IsTracked(object)) tw_place_count(place);
-    return 0;
-}
-
-/* In the place of a member's count: it is held from outside of the chunk, or by one that is. */
-#define HELD TW_MARKS_COUNT_MOST
-#define HELD_WITH (HELD - 1)
-
-static int is_held(tw_place place) { return tw_place_counted(place) >= HELD_WITH; }
-
-/* Behind the members there is room for as many. */
-static int visit_held(PyObject *object, void *arg) {
-    SlicerObject *self = arg;
-    if (walk_is_too_wide(self)) return 1;
-    const tw_place place = object == NULL ? NULL : find(self, object);
-    if (!tw_place_has(place, TW_MARK_CHUNK) || is_held(place) || !PyObject_GC_IsTracked(object)) return 0;
-    const int by_others = Py_REFCNT(object) > (Py_ssize_t)tw_place_counted(place);
-    tw_place_recount(place, by_others ? HELD : HELD_WITH);
-    push(self, object);
-    return 0;
-}
-
-/* The members from `from` on that are held, and what those lead to. */
-static void find_held(SlicerObject *self, size_t from) {
-    const size_t members = self->n;
-    for (size_t i = from; i < members; i++) {
-        const tw_place place = find(self, self->found[i]);
-        if (!is_held(place) && Py_REFCNT(self->found[i]) > (Py_ssize_t)tw_place_counted(place)) visit_held(self->found[i], self);
-        while (self->n > members) walk_traverse(self, self->found[--self->n], visit_held);
-    }
-}
-
-/* Tried in this take: a mark that changes its meaning from one to the next. */
-static int was_tried(const SlicerObject *self, tw_place place) { return tw_place_has(place, TW_MARK_LOOKED) != (self->take % 2 == 1); }
-
-static void set_tried(const SlicerObject *self, tw_place place) {
-    if (self->take % 2 == 0) tw_place_set(place, TW_MARK_LOOKED);
-    else tw_place_clear(place, TW_MARK_LOOKED);
-}
-
-/* Those that are not held stay found, and keep their mark until they are moved. Where the chunk was cut, one that others hold
- * may have these in a chunk of its own; one that only members hold waits for them. */
-static void keep_dead(SlicerObject *self, size_t from) {
-    const size_t members = self->n;
-    self->n = from;
-    for (size_t i = from; i < members; i++) {
-        const tw_place place = find(self, self->found[i]);
-        if (!self->cut || i == from || tw_place_counted(place) == HELD_WITH || self->put_back > MOST_PUT_BACK * self->walked) set_tried(self, place);
-        if (is_held(place)) tw_place_clear(place, TW_MARK_CHUNK);
-        else self->found[self->n++] = self->found[i];
-    }
-    self->put_back += members - self->n;
-    self->taken += self->n - from;
-}
-
-/* Members that there is no time to look at are none. */
-static void leave(SlicerObject *self, size_t from) {
-    for (size_t i = from; i < self->n; i++) {
-        const tw_place place = find(self, self->found[i]);
-        tw_place_clear(place, TW_MARK_CHUNK);
-        set_tried(self, place);
-    }
-    self->cut |= self->n > from;
-    self->put_back += self->n - from;
-    self->n = from;
-}
-
-static void take_chunk(SlicerObject *self, PyObject *object) {
-    const tw_place place = find(self, object);
-    if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return;
-    if (was_tried(self, place)) return;
-    const size_t from = self->n, most_looks = self->looks + self->most_looks + WIDE;
-    size_t looked_at = from;
-    self->cut = 0;
-    visit_member(object, self);
-    while (looked_at < self->n && self->looks < most_looks) walk_traverse(self, self->found[looked_at++], visit_member);
-    leave(self, looked_at);
-    for (size_t i = from; i < self->n; i++) walk_traverse(self, self->found[i], visit_inner);
-    self->looks += OF_A_MEMBER * (self->n - from);
-    find_held(self, from);
-    keep_dead(self, from);
-}
-
 /* ---- parts ---- */
 
-static int have_room(const SlicerObject *self, size_t n, size_t along) {
-    return self->n + n <= self->most_members && self->looks + (self->n + n + self->along + along) * self->of_a_dead <= self->most_looks;
+/* The next part is let go of if only we hold it: it ends by its count, and the collector need not see it. */
+static int let_go_of_part(SlicerObject *self) {
+    PyObject *object = order_peek(self);
+    if (Py_REFCNT(object) > 1 || !order_let_go_later(self, object)) return 0;
+    order_drop(self);
+    self->looks += 1;
+    return 1;
 }
 
-static void take_part(SlicerObject *self, size_t n, size_t along) {
-    order_next(self, self->found + self->n, n);
+/* The next part is for the collector, unless there is enough for it. */
+static int take_part(SlicerObject *self, size_t n) {
+    const size_t from = self->n;
+    if (from > 0 && from + n > self->most_members) return 0;
+    order_next(self, self->found + from, n);
     self->owned = self->n += n;
-    self->along += along;
     self->looks += n;
+    order_hold_led_to(self, from);
+    return 1;
 }
 
 static size_t largest_part(const SlicerObject *self) {
@@ -288,13 +185,13 @@ static size_t largest_part(const SlicerObject *self) {
  * any slice may be is left to a full collection. */
 static int take_parts(SlicerObject *self) {
     const size_t most = largest_part(self);
-    size_t along;
-    while (!enough(self)) {
-        const size_t n = order_size(self, most + 1, &along);
-        if (n == 0) return 1;
-        if (order_skips(self) || n > most || along > TW_PACE_MOST) order_skip(self, MOST_OF_A_PART);
-        else if (self->n > 0 && !have_room(self, n, along)) return 0;
-        else take_part(self, n, along);
+    int waits = order_gone(self) > 0; /* one that is to be let go of may hold the next that is for the collector */
+    while (order_gone(self) < MOST_LET_GO && !enough(self)) {
+        const size_t n = order_size(self, most + 1);
+        if (n == 0) return order_gone(self) == 0 && self->n == 0;
+        if (order_skips(self) || n > most) order_skip(self, MOST_OF_A_PART);
+        else if (n == 1 && let_go_of_part(self)) waits = 1;
+        else if (waits || !take_part(self, n)) return 0;
     }
     return 0;
 }
@@ -332,25 +229,10 @@ static int walk(SlicerObject *self, void (*look)(SlicerObject *, PyObject *)) {
     return object == NULL;
 }
 
-static void begin_take(SlicerObject *self) {
-    self->taken = self->put_back = 0;
-    self->phase = SLICER_TAKE;
-}
-
 static void begin_order(SlicerObject *self) {
     self->all_begun = 0;
     order_begin(self);
     self->phase = SLICER_ORDER;
-}
-
-/* Chunks fail, as the dead hold each other across them: they are to be put in order. */
-static int are_tangled(const SlicerObject *self) {
-    return self->put_back > self->taken && self->put_back >= TANGLED && self->put_back >= self->walked / PART_TANGLED;
-}
-
-/* So that this need not be tried to its end. */
-static int are_badly_tangled(const SlicerObject *self) {
-    return self->put_back > 4 * self->taken && self->put_back >= 4 * TANGLED && self->put_back >= self->walked / 2;
 }
 
 /* The tenured dead hold what grew old after them. Where short cycles find little of what grew old dead, a whole one is tried;
@@ -370,7 +252,6 @@ static void learn(SlicerObject *self) {
 static void end_cycle(SlicerObject *self) {
     if (self->before_start > self->walked) self->before_start = self->walked; /* it begins where this one ended */
     learn(self);
-    if (self->whole && self->phase == SLICER_TAKE && self->taken > 0 && self->put_back > 0) self->whole_wanted = 1; /* there were too few takes */
     self->tenured = self->before_start + (self->whole ? 0 : self->tenured);
     if (self->whole) self->tenured_at_full = self->tenured;
     tw_pace_cycle_ended(&self->pace, self->tenured, self->walked - self->before_start, self->whole);
@@ -404,20 +285,10 @@ static void next_phase(SlicerObject *self) {
     case SLICER_REACH:
         self->reaches += self->hurried ? 1 : HURRIED_REACHES;
         if (self->again && self->reaches < MOST_REACHES * HURRIED_REACHES) break;
-        self->take = 0;
-        if (self->tangled > 0) begin_order(self);
-        else begin_take(self);
-        break;
-    case SLICER_TAKE:
-        if (are_tangled(self)) self->tangled = TANGLED_CYCLES, begin_order(self);
-        else if (self->taken > 0 && self->put_back > 0 && ++self->take < MOST_TAKES) begin_take(self);
-        else end_cycle(self);
+        begin_order(self);
         break;
     case SLICER_ORDER: self->phase = SLICER_PARTS; break;
-    case SLICER_PARTS:
-        self->tangled -= self->tangled > 0;
-        end_cycle(self);
-        break;
+    case SLICER_PARTS: end_cycle(self); break;
     default: break;
     }
     self->again = self->hurried = 0;
@@ -464,34 +335,39 @@ static int go_on(SlicerObject *self) {
     switch (self->phase) {
     case SLICER_COUNT: return walk(self, count);
     case SLICER_REACH: return walk(self, reach);
-    case SLICER_TAKE: return walk(self, take_chunk);
     case SLICER_ORDER: return order(self);
     default: return take_parts(self);
     }
 }
 
-size_t walk_on(SlicerObject *self, size_t budget) {
-    self->looks = self->along = 0;
-    self->asks_at = ASKS_EVERY;
+void walk_on(SlicerObject *self, size_t budget) {
     self->most_looks = budget;
-    self->most_members = self->until_ns == 0 ? most(budget / OF_A_MEMBER, CHUNK) : CHUNK;
+    if (self->until_ns == 0) self->most_members = most(budget / OF_A_MEMBER, MOST_FOUND);
     see_freezes(self);
     if (self->phase == SLICER_RESTS) begin_cycle(self);
     tw_marks_tidy(&self->marks, TIDIED);
     const slicer_phase phase = self->phase;
-    while (self->phase == phase && !enough(self)) { /* the next one costs differently */
-        if (phase == SLICER_TAKE && are_badly_tangled(self)) {
-            rest_before(self, NULL);
-            next_phase(self);
-            break;
-        }
-        if (!go_on(self)) break;
-        next_phase(self);
-    }
-    return self->looks;
+    while (self->phase == phase && !enough(self) && go_on(self)) next_phase(self); /* the next one costs differently */
+}
+
+/* Each end of an old object takes one off what the collector counts as young. */
+static int let_go_of_one(SlicerObject *self) {
+    const int young = self->lists[0].count, ended = order_let_go(self), left = self->lists == NULL ? young : self->lists[0].count;
+    if (left < young) self->taken_off += (size_t)(young - left);
+    return ended;
 }
 
 size_t walk_let_go(SlicerObject *self) {
+    size_t ended = 0;
+    while (order_gone(self) > 0 && self->lists != NULL && !enough(self)) {
+        ended += (size_t)let_go_of_one(self);
+        self->looks += OF_A_MEMBER;
+    }
+    return ended;
+}
+
+/* Their end is the collector's, but for those that other code took apart meanwhile. */
+size_t walk_let_go_of_found(SlicerObject *self) {
     const size_t owned = self->owned;
     size_t ended = 0;
     self->owned = 0; /* what ends may come here again */
@@ -499,7 +375,7 @@ size_t walk_let_go(SlicerObject *self) {
         ended += Py_REFCNT(self->found[i]) == 1;
         Py_DECREF(self->found[i]);
     }
-    return ended + order_let_go(self);
+    return ended;
 }
 
 void walk_abandon(SlicerObject *self) {
@@ -518,8 +394,8 @@ static int visit_closure(PyObject *object, void *arg) {
     if (object == NULL || tw_addresses_has(&self->frozen, object) || !PyObject_GC_IsTracked(object)) return 0;
     if (PyType_Check(object) || PyModule_Check(object)) return 0; /* they lead everywhere */
     const tw_place place = tw_marks_make(&self->marks, object);
-    if (place == NULL || tw_place_has(place, TW_MARK_CHUNK) || !push(self, object)) return 0;
-    tw_place_set(place, TW_MARK_CHUNK);
+    if (place == NULL || tw_place_has(place, TW_MARK_FOUND) || !push(self, object)) return 0;
+    tw_place_set(place, TW_MARK_FOUND);
     return 0;
 }
 
@@ -534,7 +410,7 @@ void walk_closure(SlicerObject *self, PyObject *object, size_t most) {
 
 static void make_young(SlicerObject *self, PyObject *object) {
     if (!PyObject_GC_IsTracked(object)) return;
-    tw_place_clear(find(self, object), TW_MARK_CHUNK);
+    tw_place_clear(find(self, object), TW_MARK_FOUND);
     PyObject_GC_UnTrack(object);
     PyObject_GC_Track(object);
 }
@@ -542,7 +418,7 @@ static void make_young(SlicerObject *self, PyObject *object) {
 void walk_move_found(SlicerObject *self) {
     for (size_t i = 0; i < self->n; i++) make_young(self, self->found[i]);
     if (self->end_moves) make_young(self, end_of(self));
-    self->moved = self->n + self->along + (size_t)self->end_moves;
+    self->moved += self->n + (size_t)self->end_moves;
     self->n = 0;
     self->end_moves = 0;
 }

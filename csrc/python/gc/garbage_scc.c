@@ -2,8 +2,7 @@
 #include "python/gc/traverse.h"
 
 #define LAST ((uintptr_t)1)      /* of a part, in the place of its object: nothing of it lies below */
-#define CLOSED (UINT32_C(1) << 26) /* later than any number: it has left the search. Above it: what its part alone holds */
-#define MOST_ALONG 256           /* that die with one object as it alone holds them */
+#define CLOSED (UINT32_C(1) << 26) /* later than any number: it has left the search */
 #define KEPT_ROOM 65536          /* places that are kept from one cycle to the next */
 
 /* A search in depth without recursion: what it is to go on with, and below each of these the objects that led there. */
@@ -11,7 +10,6 @@ typedef struct slicer_turn {
     PyObject *object;
     uint32_t lowest; /* 0: not entered */
     uint32_t before; /* what was entered before it and not left */
-    uint32_t along;  /* that it, or those of its part that were left, alone hold */
     uint32_t leads;  /* to one that has a place in the order */
 } slicer_turn;
 
@@ -53,7 +51,7 @@ static void lead(slicer_order *o, uint32_t number) {
 /* Its memory comes while those after it are looked at. */
 static void turn_to(slicer_order *o, PyObject *object) {
     if (!room_to_turn(o)) return;
-    o->turns[o->n_turns++] = (slicer_turn){object, 0, 0, 0, 0};
+    o->turns[o->n_turns++] = (slicer_turn){object, 0, 0, 0};
     __builtin_prefetch(gc_head_of(object), 1);
 }
 
@@ -92,7 +90,7 @@ static void enter(SlicerObject *self, PyObject *object) {
     }
     tw_place_set(place, TW_MARK_ORDERED);
     tw_place_recount(place, ++o->number);
-    o->turns[o->n_turns - 1] = (slicer_turn){object, o->number, (uint32_t)o->turn, 0, 0};
+    o->turns[o->n_turns - 1] = (slicer_turn){object, o->number, (uint32_t)o->turn, 0};
     o->turn = o->n_turns;
     o->open[o->n_open++] = object;
     const size_t from = o->n_turns;
@@ -103,7 +101,6 @@ static void enter(SlicerObject *self, PyObject *object) {
 /* Nothing that is open leads from this one to one that was entered before it: with those after it, it is a part. */
 static void begin_part(slicer_order *o, slicer_turn turn) {
     o->closes = turn.object;
-    o->along = turn.along;
     o->last = LAST;
 }
 
@@ -113,7 +110,7 @@ static void close_part(SlicerObject *self) {
     PyObject *object = o->open[--o->n_open];
     const int first = object == o->closes;
     self->looks += 1;
-    tw_place_recount(tw_marks_find(&self->marks, object), CLOSED + (first ? o->along : 0));
+    tw_place_recount(tw_marks_find(&self->marks, object), CLOSED);
     o->parts[o->n_parts++] = (uintptr_t)object | o->last;
     o->last = 0;
     if (first) o->closes = NULL;
@@ -122,8 +119,7 @@ static void close_part(SlicerObject *self) {
 /* Nothing but the one that led to it holds it, and us, and it holds nothing that has a place: it ends with that one,
  * and needs none. */
 static int goes_along(const slicer_order *o, const slicer_turn *by, slicer_turn turn) {
-    return by != NULL && !turn.leads && o->open[o->n_open - 1] == turn.object && Py_REFCNT(turn.object) == 2 &&
-           by->along + turn.along < MOST_ALONG;
+    return by != NULL && !turn.leads && o->open[o->n_open - 1] == turn.object && Py_REFCNT(turn.object) == 2;
 }
 
 static void leave(SlicerObject *self, slicer_turn turn) {
@@ -134,11 +130,9 @@ static void leave(SlicerObject *self, slicer_turn turn) {
     slicer_turn *by = latest(o);
     if (by != NULL && tw_place_counted(place) != turn.lowest) { /* of the part of one that led here */
         lead(o, turn.lowest);
-        by->along += turn.along;
     } else if (goes_along(o, by, turn)) {
         o->n_open -= 1;
         tw_place_recount(place, CLOSED);
-        by->along += turn.along + 1;
         Py_DECREF(turn.object);
     } else {
         begin_part(o, turn);
@@ -163,12 +157,12 @@ void order_from(SlicerObject *self, PyObject *object) {
     slicer_order *o = &self->order;
     const tw_place place = tw_marks_find(&self->marks, object);
     if (!is_dead(place) || is_perhaps_built(object) || is_entered(place) || !room_to_turn(o)) return;
-    o->turns[o->n_turns++] = (slicer_turn){Py_NewRef(object), 0, 0, 0, 0};
+    o->turns[o->n_turns++] = (slicer_turn){Py_NewRef(object), 0, 0, 0};
 }
 
 void order_begin(SlicerObject *self) {
     slicer_order *o = &self->order;
-    if (o->parts_room > KEPT_ROOM) order_free(self);
+    if (o->n_gone == 0 && (o->parts_room > KEPT_ROOM || o->gone_room > KEPT_ROOM)) order_free(self);
     o->number = o->turn = 0;
     o->skips = 0;
 }
@@ -184,29 +178,72 @@ static size_t size_of_next(const slicer_order *o, size_t most) {
     return n;
 }
 
-/* One that was turned away has a number of another meaning. */
-static size_t along_of(tw_place place) {
-    const uint32_t number = is_dead(place) && is_entered(place) ? tw_place_counted(place) : 0;
-    return number >= CLOSED ? number - CLOSED : 0;
-}
+size_t order_size(SlicerObject *self, size_t most) { return size_of_next(&self->order, most); }
 
-size_t order_size(SlicerObject *self, size_t most, size_t *along) {
-    const slicer_order *o = &self->order;
-    const size_t n = size_of_next(o, most);
-    *along = n == 0 ? 0 : along_of(tw_marks_find(&self->marks, object_at(o, o->n_parts - 1)));
-    return n;
+PyObject *order_peek(const SlicerObject *self) { return object_at(&self->order, self->order.n_parts - 1); }
+
+void order_drop(SlicerObject *self) {
+    slicer_order *o = &self->order;
+    if (--o->n_parts > 0) __builtin_prefetch(gc_head_of(object_at(o, o->n_parts - 1)), 1);
 }
 
 void order_next(SlicerObject *self, PyObject **to, size_t n) {
+    for (size_t i = 0; i < n; order_drop(self)) to[i++] = order_peek(self);
+}
+
+/* ---- letting go ---- */
+
+static int room_for_gone(slicer_order *o, size_t n) {
+    return has_room((void **)&o->gone, &o->gone_room, o->n_gone + n, sizeof *o->gone);
+}
+
+int order_let_go_later(SlicerObject *self, PyObject *object) {
     slicer_order *o = &self->order;
-    for (size_t i = 0; i < n; i++) to[i] = object_at(o, --o->n_parts);
-    if (o->n_parts > 0) __builtin_prefetch(gc_head_of(object_at(o, o->n_parts - 1)), 1);
+    if (!room_for_gone(o, 1)) return 0;
+    o->gone[o->n_gone++] = object;
+    return 1;
+}
+
+/* What one that ends alone holds would end with it, however much that is. What there is no memory for does. */
+static int visit_led_to(PyObject *object, void *arg) {
+    SlicerObject *self = arg;
+    if (walk_is_too_wide(self)) return 1;
+    self->looks += 1;
+    if (object == NULL || Py_REFCNT(object) != 1 || !PyObject_GC_IsTracked(object)) return 0;
+    if (order_let_go_later(self, object)) Py_INCREF(object);
+    return 0;
+}
+
+void order_hold_led_to(SlicerObject *self, size_t from) {
+    for (size_t i = from; i < self->n; i++) walk_traverse(self, self->found[i], visit_led_to);
+}
+
+size_t order_gone(const SlicerObject *self) { return self->order.n_gone; }
+
+int order_let_go(SlicerObject *self) {
+    slicer_order *o = &self->order;
+    PyObject *object = o->gone[--o->n_gone];
+    const int ends = Py_REFCNT(object) == 1;
+    if (ends) walk_traverse(self, object, visit_led_to);
+    if (o->n_gone > 0) __builtin_prefetch(gc_head_of(o->gone[o->n_gone - 1]), 1);
+    Py_DECREF(object);
+    return ends;
+}
+
+void order_let_go_of_all(SlicerObject *self) {
+    slicer_order *o = &self->order;
+    PyObject **gone = o->gone;
+    const size_t n = o->n_gone;
+    o->gone = NULL; /* what ends may come here again */
+    o->n_gone = o->gone_room = 0;
+    for (size_t i = 0; i < n; i++) Py_DECREF(gone[i]);
+    PyMem_Free(gone);
 }
 
 /* ---- giving up ---- */
 
 static void set_aside(slicer_order *o, size_t n) {
-    if (!has_room((void **)&o->gone, &o->gone_room, o->n_gone + n, sizeof *o->gone)) return; /* no memory: held for ever */
+    if (!room_for_gone(o, n)) return; /* no memory: held for ever */
     for (size_t i = 0; i < n; i++) o->gone[o->n_gone++] = object_at(o, o->n_parts - 1 - i);
 }
 
@@ -232,26 +269,12 @@ void order_abandon(SlicerObject *self) {
     o->closes = NULL;
 }
 
-size_t order_let_go(SlicerObject *self) {
-    slicer_order *o = &self->order;
-    PyObject **gone = o->gone;
-    const size_t n = o->n_gone;
-    size_t ended = 0;
-    o->gone = NULL;
-    o->n_gone = o->gone_room = 0;
-    for (size_t i = 0; i < n; i++) {
-        ended += Py_REFCNT(gone[i]) == 1;
-        Py_DECREF(gone[i]);
-    }
-    PyMem_Free(gone);
-    return ended;
-}
-
-size_t order_held(const SlicerObject *self) { return self->order.n_parts + self->order.n_open; }
+size_t order_held(const SlicerObject *self) { return self->order.n_parts + self->order.n_open + self->order.n_gone; }
 
 size_t order_bytes(const SlicerObject *self) {
     const slicer_order *o = &self->order;
-    return o->turns_room * sizeof *o->turns + o->open_room * sizeof *o->open + o->parts_room * sizeof *o->parts;
+    return o->turns_room * sizeof *o->turns + o->open_room * sizeof *o->open + o->parts_room * sizeof *o->parts +
+           o->gone_room * sizeof *o->gone;
 }
 
 void order_free(SlicerObject *self) {
@@ -259,6 +282,7 @@ void order_free(SlicerObject *self) {
     PyMem_Free(o->turns);
     PyMem_Free(o->open);
     PyMem_Free(o->parts);
-    o->turns = NULL, o->open = NULL, o->parts = NULL;
-    o->turns_room = o->open_room = o->parts_room = 0;
+    PyMem_Free(o->gone);
+    o->turns = NULL, o->open = NULL, o->parts = NULL, o->gone = NULL;
+    o->turns_room = o->open_room = o->parts_room = o->gone_room = 0;
 }

@@ -17,6 +17,8 @@
 
 #define LEAST_ROOM 1024
 #define WALKED_LONG_NS 150000 /* a walk that took so long leaves the collection of what it moved to the next slice */
+#define COLLECTED_NS 200000   /* what is moved is to be collected in such a time */
+#define MOST_COLLECTED 1000   /* objects, however little that takes */
 
 /* ---- where the lists are ---- */
 
@@ -100,26 +102,37 @@ static int move_seeds(SlicerObject *self, PyObject *seeds, size_t budget) {
     return n < 0 ? -1 : PyList_SetSlice(seeds, 0, n, NULL);
 }
 
+/* What was let go of ran whatever it liked: the cycle is as it was, and may go on. */
+static int is_undisturbed(const SlicerObject *self, slicer_phase phase, uint64_t begun) {
+    return self->phase == phase && self->begun == begun && self->lists != NULL && !self->core->gc.open;
+}
+
+/* The cycle goes on, once what was left to let go of is. How many ended as they were let go of. */
+static size_t go_on(SlicerObject *self, size_t budget) {
+    size_t ended = 0;
+    do {
+        const slicer_phase phase = self->phase;
+        const uint64_t begun = self->begun;
+        ended += walk_let_go(self);
+        if (order_gone(self) > 0 || !is_undisturbed(self, phase, begun)) return ended;
+        walk_on(self, budget);
+    } while (self->n == 0 && order_gone(self) > 0);
+    walk_move_found(self);
+    return ended;
+}
+
 /* -1: an exception is set. */
 static int look_on(SlicerObject *self, PyObject *seeds, size_t budget, tw_slice *slice) {
-    self->moved = self->along = 0;
     if (make_room(self, 2 * (budget > LEAST_ROOM ? budget : LEAST_ROOM) + 64) < 0) return -1;
-    if (seeds != Py_None) {
-        const int failed = move_seeds(self, seeds, budget);
-        slice->moved = self->moved;
-        return failed;
-    }
+    if (seeds != Py_None) return move_seeds(self, seeds, budget);
     if (self->lists == NULL || budget == 0) return 0;
-    self->of_a_dead = tw_pace_of_a_dead(&self->pace);
-    slice->looks = walk_on(self, budget);
-    walk_move_found(self);
-    slice->moved = self->moved;
+    slice->moved = slice->freed = go_on(self, budget);
+    slice->looks = self->looks;
     return 0;
 }
 
-/* By how many the heap has grown since the youngest were collected: an old object that dies is taken off. */
 size_t slicer_young_of(const SlicerObject *self) {
-    return self->lists != NULL && self->lists[0].count > 0 ? (size_t)self->lists[0].count : 0;
+    return (self->lists != NULL && self->lists[0].count > 0 ? (size_t)self->lists[0].count : 0) + self->taken_off;
 }
 
 /* How many young ones there are, which may be more: so many at most. */
@@ -170,21 +183,22 @@ static void publish_slice(const SlicerObject *self, const tw_pace *before, tw_sl
 /* Of the slice that would be next. */
 tw_walk slicer_walk_of(const SlicerObject *self) {
     static const tw_walk walks[] = {
-        [SLICER_RESTS] = TW_WALK_COUNT, [SLICER_COUNT] = TW_WALK_COUNT, [SLICER_REACH] = TW_WALK_REACH, [SLICER_TAKE] = TW_WALK_TAKE, [SLICER_ORDER] = TW_WALK_ORDER, [SLICER_PARTS] = TW_WALK_PARTS};
-    return walks[self->phase];
+        [SLICER_RESTS] = TW_WALK_COUNT, [SLICER_COUNT] = TW_WALK_COUNT, [SLICER_REACH] = TW_WALK_REACH, [SLICER_ORDER] = TW_WALK_ORDER, [SLICER_PARTS] = TW_WALK_PARTS};
+    return order_gone(self) > 0 ? TW_WALK_PARTS : walks[self->phase];
 }
 
-/* Of those that what was moved alone held, as large a part ended as of these. */
-static size_t along_with(const SlicerObject *self, size_t ended) {
-    const size_t others = self->moved - self->along;
-    return ended < others ? self->along * ended / others : self->along;
+/* What a slice moved is collected by the next one where its walk took long: a reference cycle can be cut no more than a
+ * collection of the young. A slice without a limit of time does both. */
+static int is_collected_later(const SlicerObject *self, slicer_budget budget, uint64_t walked_ns) {
+    return budget.ns > 0 && self->moved >= TW_PACE_MOVES && walked_ns >= WALKED_LONG_NS;
 }
 
-/* What a slice moved is collected by the next one where its walk took long: a request's reference cycle can be cut neither
- * while it is looked for nor while it is freed. A slice without a limit of time does both. */
-static int is_collected_later(const SlicerObject *self, const tw_slice *slice, slicer_budget budget, uint64_t walked_ns) {
-    const int is_all_moved = self->owned == 0; /* else a part of it ends as it is let go of */
-    return budget.ns > 0 && is_all_moved && slice->moved >= TW_PACE_MOVES && walked_ns >= WALKED_LONG_NS;
+static void begin_slice(SlicerObject *self, slicer_budget budget, uint64_t now_ns) {
+    self->moved = self->looks = 0;
+    self->most_looks = budget.looks;
+    self->until_ns = budget.ns == 0 ? 0 : now_ns + budget.ns;
+    self->asks_at = SLICER_ASKS_EVERY;
+    self->most_members = least(COLLECTED_NS / tw_pace_dead_ns(&self->pace), MOST_COLLECTED);
 }
 
 /* The walk, unless what the last slice moved is still to be collected. -1: an exception is set. */
@@ -192,12 +206,28 @@ static int walk_or_wait(SlicerObject *self, PyObject *seeds, slicer_budget budge
     const uint64_t since_ns = tw_now_ns();
     const size_t moved_before = self->uncollected;
     self->uncollected = 0;
-    self->until_ns = budget.ns == 0 ? 0 : since_ns + budget.ns;
+    begin_slice(self, budget, since_ns);
     int failed = 0;
-    if (moved_before == 0 || budget.ns == 0) failed = look_on(self, seeds, budget.looks, slice);
-    else slice->walk = TW_WALK_COUNT;
-    if (is_collected_later(self, slice, budget, tw_now_ns() - since_ns)) self->uncollected = slice->moved, slice->moved = 0;
-    else slice->moved += moved_before;
+    if (moved_before == 0 || seeds != Py_None) failed = look_on(self, seeds, budget.looks, slice);
+    else slice->walk = TW_WALK_COUNT; /* what it alone leads to is to be let go of after it */
+    slice->freed += walk_let_go_of_found(self);
+    if (is_collected_later(self, budget, tw_now_ns() - since_ns)) self->uncollected = self->moved;
+    else slice->collected = self->moved + moved_before;
+    slice->moved += slice->collected;
+    return failed;
+}
+
+/* The youngest, and what was moved to them. -1: an exception is set. */
+static int collect(SlicerObject *self, tw_slice *slice, size_t young) {
+    const uint64_t began_ns = tw_thread_cpu_ns();
+    size_t freed;
+    slice->young = young;
+    slice->more = slicer_young_of(self);
+    self->many_young = 0;
+    self->taken_off = 0;
+    const int failed = collect_young(self, &freed);
+    slice->freed += freed;
+    slice->collected_ns = tw_thread_cpu_ns() - began_ns;
     return failed;
 }
 
@@ -209,18 +239,11 @@ int slicer_run(SlicerObject *self, tw_slice_reason reason, PyObject *seeds, slic
     self->busy = this_thread();
     core_policy_open(self->core);
     const uint64_t began_ns = tw_thread_cpu_ns(); /* what others took meanwhile shows nothing about the next slice */
-    tw_slice slice = {0, 0, 0, 0, budget.looks, slicer_walk_of(self), 0};
-    const size_t young = slicer_new_young(self), more = slicer_young_of(self);
+    tw_slice slice = {.walk = slicer_walk_of(self)};
+    const size_t young = slicer_new_young(self);
     int failed = walk_or_wait(self, seeds, budget, &slice) < 0;
-    const size_t ended = walk_let_go(self);
-    if (!failed && self->uncollected == 0 && (slice.moved > 0 || young >= TW_PACE_YOUNG || reason == TW_SLICE_REQUESTED)) {
-        slice.young = young;
-        slice.more = more;
-        self->many_young = 0;
-        failed = collect_young(self, &slice.freed) < 0;
-    }
-    slice.freed += ended;
-    if (self->uncollected == 0) slice.freed += along_with(self, slice.freed);
+    if (!failed && self->uncollected == 0 && (slice.collected > 0 || young >= TW_PACE_YOUNG || reason == TW_SLICE_REQUESTED))
+        failed = collect(self, &slice, young) < 0;
     const uint64_t took_ns = tw_thread_cpu_ns() - began_ns;
     core_policy_close(self->core);
     *done = (slicer_done){slice, tw_now_ns() - since};
@@ -228,15 +251,16 @@ int slicer_run(SlicerObject *self, tw_slice_reason reason, PyObject *seeds, slic
     if (failed) return -1;
     if (self->born != born) tw_pace_begin_again(&before); /* a finalizer forked, and this is the child */
     tw_pace_slice(&self->pace, reason, &slice, took_ns);
+    if (order_gone(self) > 0) tw_pace_more(&self->pace);
     publish_slice(self, &before, reason);
     return 0;
 }
 
 /* What is held no collection would free, nor what that leads to; and after a whole one the cycle has nothing to find. */
 static void give_up_the_cycle(SlicerObject *self) {
-    if (self->phase == SLICER_RESTS) return;
+    if (self->phase == SLICER_RESTS && order_gone(self) == 0) return;
     walk_abandon(self);
-    walk_let_go(self);
+    order_let_go_of_all(self);
 }
 
 /* Everything that is not frozen, by gc.collect. 0; 1: none, as a collection is under way; -1: an exception is set. */
@@ -254,7 +278,7 @@ int slicer_pass(SlicerObject *self, tw_slice_reason reason, size_t *freed) {
     self->busy = 0;
     if (n == -1 && PyErr_Occurred()) return -1;
     *freed = n > 0 ? (size_t)n : 0;
-    self->uncollected = 0;
+    self->uncollected = self->taken_off = 0;
     tw_pace_full_collection(&self->pace, young, *freed);
     tw_policy_full_collection(&self->core->segment->policy, reason, ns, *freed);
     publish_heap(self);
@@ -271,6 +295,7 @@ void slicer_other_begins(SlicerObject *self, int whole) {
 }
 
 void slicer_other_ended(SlicerObject *self, int whole, uint64_t freed) {
+    self->taken_off = 0;
     if (self->busy) return;
     self->many_young = 0;
     tw_pace_other(&self->pace, whole, self->others_young, self->uncollected, (size_t)freed);
@@ -283,12 +308,12 @@ void slicer_other_ended(SlicerObject *self, int whole, uint64_t freed) {
 /* What was old may be frozen, and what was moved to the young. Also where a finalizer freezes, inside a slice or a
  * collection: no walk is in the midst of a list then. */
 static void begin_again(SlicerObject *self) {
-    self->uncollected = 0;
+    self->uncollected = self->taken_off = 0;
     walk_abandon(self);
     self->pace.old = self->pace.backlog = self->pace.ahead = 0;
     self->begun = self->tenured = self->tenured_at_full = 0; /* the markers may be frozen */
     publish_heap(self);
-    walk_let_go(self);
+    order_let_go_of_all(self);
 }
 
 static void forget_frozen(SlicerObject *self) {
@@ -305,7 +330,7 @@ PyObject *slicer_forget(PyObject *op, PyObject *unused) {
     self->begun = 0;
     tw_policy_frozen(&self->core->segment->policy, 0);
     tw_store(&self->core->segment->policy.now.bytes, slicer_bytes(self));
-    walk_let_go(self);
+    order_let_go_of_all(self);
     Py_RETURN_NONE;
 }
 

@@ -1,8 +1,8 @@
 /* Idle-time collection: the old heap is collected in slices, by the collector itself.
  *
  * A slice goes on with the cycle that is under way (python/gc/cycle_detect.h), moves what it found dead to the young
- * generation, and has that collected; where its walk took long, the next slice has. Only what the collector itself finds
- * unreachable is freed.
+ * generation, and has that collected; where its walk took long, the next slice has. What hangs on it is let go of, object
+ * by object. Only what the collector itself finds unreachable is freed, and what ends by its count then.
  */
 #ifndef TAILWATCH_PYTHON_GC_IDLE_GC_H
 #define TAILWATCH_PYTHON_GC_IDLE_GC_H
@@ -54,19 +54,21 @@ static inline void list_leave(PyObject *ours) { PyObject_GC_UnTrack(ours); }
 /* Memory takes as long as some ten references: so many are fetched while those before them are looked at. */
 #define SLICER_AHEAD 8
 
-typedef enum slicer_phase { SLICER_RESTS, SLICER_COUNT, SLICER_REACH, SLICER_TAKE, SLICER_ORDER, SLICER_PARTS } slicer_phase;
+/* Looks, until the clock is read again: some ten microseconds, where memory is slow. So many each slice may make. */
+#define SLICER_ASKS_EVERY 64
+
+typedef enum slicer_phase { SLICER_RESTS, SLICER_COUNT, SLICER_REACH, SLICER_ORDER, SLICER_PARTS } slicer_phase;
 
 /* The dead, and the search that puts them in order (python/gc/garbage_scc.h). All objects in it are held by it. */
 typedef struct slicer_order {
     struct slicer_turn *turns;  /* what the search goes on with, the last first */
     PyObject **open;           /* entered, in no part yet */
     uintptr_t *parts;          /* the parts, the next one last */
-    PyObject **gone;           /* given up: to be let go of */
+    PyObject **gone;           /* in no part any more: to be let go of, the last first */
     size_t n_turns, turns_room, n_open, open_room, n_parts, parts_room, n_gone, gone_room;
     size_t turn;               /* the one that was entered last and not left, counted from 1; 0: none */
     uint32_t number;           /* of the object that was entered last */
     PyObject *closes;          /* the first of a part that is on its way from those open; NULL: none */
-    uint32_t along;            /* that this part alone holds */
     uintptr_t last;            /* what marks its last, until that is there */
     int skips;                 /* the next part is half left out */
 } slicer_order;
@@ -97,10 +99,10 @@ typedef struct SlicerObject {
     unsigned aheads;
     slicer_phase phase;
     PyObject *cursor;          /* ours; before the object where a walk goes on, or in no list */
-    size_t looks, most_looks, most_members; /* of the slice */
+    size_t looks, most_looks;  /* of the slice */
+    size_t most_members;       /* objects that it may have collected, unless a single part has more */
     uint64_t until_ns;         /* its walk is over then, whatever is left of its looks; 0: no such time */
     size_t asks_at;            /* looks, when the clock is read next */
-    size_t of_a_dead;          /* looks that each object found dead costs beside those at it */
     size_t width;              /* references of one object, as it is traversed */
     size_t walked;             /* objects of this cycle */
     int mistaken;              /* one of them stands where a frozen one had died */
@@ -109,23 +111,19 @@ typedef struct SlicerObject {
     int hurried;               /* this one had no time for all that it came upon */
     slicer_order order;
     int all_begun;             /* each dead one was come upon: what is left of the search needs no list */
-    size_t along;              /* objects that what is taken in this slice alone holds */
-    size_t moved;              /* of this slice, or of the one before whose dead it collects, these too */
+    size_t moved;              /* to the young by this slice */
     size_t uncollected;        /* moved to the young by the last slice, which left their collection to the next one */
-    int take;                  /* those that were made in chunks */
-    int cut;                   /* the chunk would have been larger */
-    size_t taken, put_back;    /* objects, of this take */
-    int tangled;               /* cycles in which the dead are put in order at once, as chunks would fail */
     size_t owned;              /* of those found, the first so many are held by us until they have become young */
     unsigned born;             /* once more in each fork child */
     uintptr_t busy;            /* the thread that makes a slice, 0: none; a finalizer may run whatever it likes, us too */
-    uint64_t given_ns, looked_ns; /* when an idle slot was last used; one for more than the young */
+    uint64_t given_ns;         /* when an idle slot was last used, for more than the young */
     int on;                    /* idle slots are used */
     int force;                 /* slicer_force: a memory limit was met */
     uint64_t forced_until_ns;  /* of the time, forced slices take half at most */
     unsigned long every;       /* of so many engine steps, about, one is an idle slot */
     uint64_t slot_ns;          /* of the clock, in which the last one did */
     int many_young;            /* they were counted, and are enough for a slice */
+    size_t taken_off;          /* of what the collector counts as young, by the old that we let go of since the youngest were collected */
     uint64_t counted_ns;       /* when */
     size_t others_young;       /* when a collection that is not ours began */
     tw_pace pace;
@@ -134,7 +132,7 @@ typedef struct SlicerObject {
 
 extern PyType_Spec tw_slicer_spec;
 
-/* By how many the heap has grown since the youngest were collected: an old object that dies is taken off. */
+/* By how many the heap has grown since the youngest were collected: an old object that dies is taken off, but not by us. */
 size_t slicer_young_of(const SlicerObject *self);
 
 /* How many young ones there are, which may be more: so many at most. SLICER_MOST_COUNTED take some ten microseconds. */

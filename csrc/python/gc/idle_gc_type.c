@@ -41,7 +41,7 @@ static PyObject *slicer_slice(PyObject *op, PyObject *args) {
     PyObject *seeds = Py_None;
     int reason = TW_SLICE_REQUESTED;
     unsigned long long most_ns = 0;
-    slicer_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT, 0}, 0};
+    slicer_done done = {{.walk = TW_WALK_COUNT}, 0};
     if (!PyArg_ParseTuple(args, "n|OiK", &budget, &seeds, &reason, &most_ns)) return NULL;
     if (budget < 0 || budget > MOST_BUDGET) return PyErr_Format(PyExc_ValueError, "budget: expected 0 to %d objects, found %zd", MOST_BUDGET, budget);
     if (reason < 0 || reason >= TW_SLICE_REASONS) return PyErr_Format(PyExc_ValueError, "reason: expected 0 to %d, found %d", TW_SLICE_REASONS - 1, reason);
@@ -61,11 +61,12 @@ static PyObject *slicer_whole(PyObject *op, PyObject *args) {
     return ran < 0 ? NULL : PyLong_FromSize_t(freed);
 }
 
-/* abandon(): the cycle that is under way is given up, and what it holds let go of. Its end may run anything. */
+/* abandon(): the cycle that is under way is given up. What it holds the next slices let go of: it may be much. */
 static PyObject *slicer_abandon(PyObject *op, PyObject *unused) {
+    SlicerObject *self = (SlicerObject *)op;
     (void)unused;
-    walk_abandon((SlicerObject *)op);
-    walk_let_go((SlicerObject *)op);
+    walk_abandon(self);
+    if (order_gone(self) > 0) tw_pace_more(&self->pace);
     Py_RETURN_NONE;
 }
 
@@ -78,7 +79,7 @@ static int set_on(PyObject *op, PyObject *value, void *unused) {
     SlicerObject *self = (SlicerObject *)op;
     self->on = on;
     hook(self, on);
-    if (!on) walk_abandon(self), walk_let_go(self), self->uncollected = 0;
+    if (!on) walk_abandon(self), order_let_go_of_all(self), self->uncollected = 0;
     return 0;
 }
 /* rest(idle=False): the last request has ended, or none was there. Slices for two milliseconds at most. */
@@ -119,7 +120,7 @@ static PyObject *slicer_counts(PyObject *op, PyObject *unused) {
         put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
         put(dict, "backlog", pace->backlog) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "cycles", pace->cycles) == 0 && put(dict, "short_cycles", pace->shorts) == 0 &&
         put(dict, "whole", (uint64_t)(((SlicerObject *)op)->whole && ((SlicerObject *)op)->phase != SLICER_RESTS)) == 0 &&
-        put(dict, "tangled", (uint64_t)((SlicerObject *)op)->tangled) == 0 && put(dict, "held", order_held((SlicerObject *)op)) == 0 &&
+        put(dict, "held", order_held((SlicerObject *)op)) == 0 &&
         put(dict, "parts", ((SlicerObject *)op)->order.n_parts) == 0 &&
         put(dict, "cost_ns", tw_pace_dearest(pace)) == 0 &&
         put(dict, "young", slicer_young_of((SlicerObject *)op)) == 0 &&
@@ -241,7 +242,7 @@ static void slicer_dealloc(PyObject *op) {
     Py_XDECREF((PyObject *)self->idle_type);
     Py_XDECREF((PyObject *)self->uv_type);
     order_abandon(self);
-    order_let_go(self);
+    order_let_go_of_all(self);
     order_free(self);
     tw_addresses_clear(&self->frozen);
     tw_marks_clear(&self->marks);
@@ -279,7 +280,7 @@ static PyMethodDef methods[] = {
     {"whole", slicer_whole, METH_VARARGS, "whole(reason=5, /)\n--\n\nA full collection of what is not frozen. Objects freed, None while a collection is under way."},
     {"after_fork", slicer_after_fork, METH_NOARGS, "after_fork()\n--\n\nIn a fork child: its counts begin at zero."},
     {"sync_frozen", slicer_sync_frozen, METH_NOARGS, "sync_frozen()\n--\n\nHow many objects are frozen that were not known to be; now they are."},
-    {"abandon", slicer_abandon, METH_NOARGS, "abandon()\n--\n\nThe cycle that is under way is given up."},
+    {"abandon", slicer_abandon, METH_NOARGS, "abandon()\n--\n\nThe cycle that is under way is given up; what it holds the next slices let go of."},
     {"round", slicer_round, METH_NOARGS, "round()\n--\n\nThe whole old heap is to be looked at, as soon as may be."},
     {"forget", slicer_forget, METH_NOARGS, "forget()\n--\n\nNothing is frozen any more."},
     {NULL, NULL, 0, NULL}};

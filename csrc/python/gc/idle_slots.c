@@ -5,22 +5,19 @@
 
 #include "base/arithmetic.h"
 
-#define MOST_NS 350000             /* of a slice's walk: what is meant to take 0.3 ms, and took longer */
+#define MOST_NS 320000             /* of a slice's walk: what is meant to take 0.3 ms, and took longer */
 #define LEAST_WALK_NS 100000       /* however many young objects it has to collect */
-#define MOST_OF_A_MOVED 30         /* looks that each of those moved is taken to cost, however much it was */
+#define MOST_OF_A_MOVED_NS 1000    /* that each of those moved is taken to cost, however much it was */
 #define OVERDUE_NS 2000000         /* a slice is to take half of it, which the clock cuts */
-#define UNCUT_NS (2 * MOST_NS)     /* the same where that frees: what hangs together is not cut */
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
 #define OTHERS_NS 50000            /* in which a thread that waits for the interpreter gets it */
 #define AT_WORK_NS 20000           /* so long it keeps it that it is no daemon that looked at a clock */
-#define PILED_UP (3 * TW_PACE_YOUNG) /* young objects: several idle slots were left out */
 #define LONGEST_NAP_MS 16
 #define WORTH_WAITING_NS 4000000   /* so much is left of a wait that sleeping for a millisecond of it may give more */
 #define NOBODY_WAITS_NS 2000000    /* the next request may come at any time */
 #define LONG_WAIT_NS 20000000      /* a cycle is brought to its end in one */
-#define COUNTED_EVERY_NS 20000000
+#define COUNTED_EVERY_NS 8000000
 #define FOR_LONG_NS 100000000
-#define FOR_A_WHILE_NS 50000000
 
 static int readable(int fd) {
     struct pollfd one = {fd, POLLIN, 0};
@@ -35,36 +32,37 @@ static int slice_of(SlicerObject *self, tw_slice_reason reason, slicer_budget bu
     return ran == 0;
 }
 
-/* A chunk of the dead is not cut as one likes: it waits for a longer idle slot, if there was one lately. */
-static int waits_for_more(const SlicerObject *self, tw_slice_reason reason) {
-    return self->phase == SLICER_TAKE && reason == TW_SLICE_IDLE && tw_now_ns() - self->looked_ns < FOR_A_WHILE_NS;
-}
-
 /* Those that the next slice will collect: few young ones only where it moves others to them. */
 static size_t young_of_a_slice(const SlicerObject *self) {
     const size_t young = slicer_young(self);
-    return young < TW_PACE_YOUNG && self->phase != SLICER_RESTS && self->phase != SLICER_TAKE && self->phase != SLICER_PARTS ? 0 : young;
+    return young < TW_PACE_YOUNG && self->phase != SLICER_RESTS && self->phase != SLICER_PARTS ? 0 : young;
 }
 
-/* The young become more with each idle slot that does not fit them, and then fit none. */
-static int have_piled_up(const SlicerObject *self, size_t young, uint64_t left_ns) {
-    return young >= PILED_UP && tw_pace_young_ns(&self->pace, young) <= left_ns;
+/* The young become more with each idle slot that is left out, and then fit none. */
+static int young_just_fit(const SlicerObject *self, size_t young, uint64_t left_ns) {
+    return young >= TW_PACE_YOUNG && tw_pace_young_ns(&self->pace, young) <= left_ns;
 }
 
-/* For the walk, beside the collection of the young, which is predicted to take what the dearest of the last ones did. */
+/* For the walk, beside the collection of the young. */
 static uint64_t walk_ns(const SlicerObject *self, size_t young, uint64_t slice_ns) {
-    const uint64_t young_ns = tw_pace_young_ns(&self->pace, young) / 2;
-    return most(slice_ns - least(slice_ns, young_ns), least(slice_ns, LEAST_WALK_NS));
+    return slice_ns - least(slice_ns, tw_pace_young_ns(&self->pace, young));
+}
+
+/* Another slice may follow soon, which has all of its time for the walk. */
+static int leaves_the_walk(const SlicerObject *self, tw_slice_reason reason, size_t young, uint64_t slice_ns) {
+    return reason == TW_SLICE_IDLE && young >= TW_PACE_YOUNG && walk_ns(self, young, slice_ns) < LEAST_WALK_NS;
+}
+
+/* Where none may. */
+static uint64_t some_walk_ns(const SlicerObject *self, size_t young, uint64_t slice_ns) {
+    return most(walk_ns(self, young, slice_ns), least(slice_ns, LEAST_WALK_NS));
 }
 
 /* What the slice before moved to the young: a slice of its own, as soon as one fits. The walk waits for it, so it must
  * fit even where one of the dead held a large body lately. */
 static int collects_moved(SlicerObject *self, tw_slice_reason reason, uint64_t left_ns) {
-    const size_t of_each = (size_t)least(tw_pace_of_a_dead(&self->pace), MOST_OF_A_MOVED) / TW_PACE_OF_A_YOUNG;
-    if (tw_pace_young_ns(&self->pace, slicer_new_young(self) + self->uncollected * of_each) > left_ns) {
-        tw_pace_unfit(&self->pace, TW_WALK_COUNT);
-        return 0;
-    }
+    const uint64_t of_each_ns = least(tw_pace_dead_ns(&self->pace), MOST_OF_A_MOVED_NS);
+    if (tw_pace_young_ns(&self->pace, slicer_new_young(self)) + self->uncollected * of_each_ns > left_ns) return 0;
     if (!slice_of(self, reason, (slicer_budget){0, MOST_NS})) return 0;
     self->given_ns = tw_now_ns();
     return 1;
@@ -73,15 +71,14 @@ static int collects_moved(SlicerObject *self, tw_slice_reason reason, uint64_t l
 /* false: no slice now, or none that went well. */
 static int timed_slice(SlicerObject *self, tw_slice_reason reason, uint64_t left_ns) {
     if (self->uncollected > 0) return collects_moved(self, reason, left_ns);
-    const int far = waits_for_more(self, reason);
     const size_t young = young_of_a_slice(self);
-    int64_t budget = tw_pace_budget(&self->pace, slicer_walk_of(self), young, left_ns, far);
-    if (budget < 0 && !far) tw_pace_unfit(&self->pace, slicer_walk_of(self));
-    if (budget < 0 && have_piled_up(self, young, left_ns)) budget = 0;
-    const uint64_t most_ns = walk_ns(self, young, least(left_ns / 2, MOST_NS));
+    int64_t budget = tw_pace_budget(&self->pace, slicer_walk_of(self), young, left_ns);
+    if (budget < 0) tw_pace_unfit(&self->pace, slicer_walk_of(self));
+    if (budget < 0 && young_just_fit(self, young, left_ns)) budget = 0;
+    const uint64_t slice_ns = least(left_ns / 2, MOST_NS), most_ns = some_walk_ns(self, young, slice_ns);
+    if (budget > 0 && leaves_the_walk(self, reason, young, slice_ns)) budget = 0;
     if (budget < 0 || !slice_of(self, reason, (slicer_budget){(size_t)budget, most_ns})) return 0;
-    self->given_ns = tw_now_ns();
-    if (budget > 0) self->looked_ns = self->given_ns;
+    if (budget > 0) self->given_ns = tw_now_ns();
     return 1;
 }
 
@@ -91,15 +88,13 @@ static void overdue_slice(SlicerObject *self) {
     const int in_backlog = self->uncollected > 0 || tw_pace_in_backlog(&self->pace);
     const size_t young = slicer_young_of(self);
     if (!tw_pace_many_young(young) && !(long_ago && in_backlog)) return;
-    const tw_walk walk = slicer_walk_of(self);
-    const uint64_t left_ns = walk == TW_WALK_TAKE || walk == TW_WALK_PARTS ? UNCUT_NS : OVERDUE_NS;
-    const int64_t budget = tw_pace_budget(&self->pace, walk, young, left_ns, 0);
-    slice_of(self, TW_SLICE_OVERDUE, (slicer_budget){budget > 0 ? (size_t)budget : 0, walk_ns(self, young, MOST_NS)});
+    const int64_t budget = tw_pace_budget(&self->pace, slicer_walk_of(self), young, OVERDUE_NS);
+    slice_of(self, TW_SLICE_OVERDUE, (slicer_budget){budget > 0 ? (size_t)budget : 0, some_walk_ns(self, young, MOST_NS)});
 }
 
 /* A memory limit was met: a slice as large as any, or the whole. false: none was made. */
 static int forced(SlicerObject *self) {
-    slicer_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT, 0}, 0};
+    slicer_done done = {{.walk = TW_WALK_COUNT}, 0};
     size_t freed;
     if (self->force == SLICER_SLICES && tw_now_ns() < self->forced_until_ns) return 0;
     const int ran = self->force == SLICER_PASS ? slicer_pass(self, TW_SLICE_MEMORY_LIMIT, &freed)
@@ -220,7 +215,7 @@ static void least_slice(SlicerObject *self, tw_slice_reason reason) {
 
 static int none_fits(const SlicerObject *self) {
     const size_t young = slicer_young_of(self);
-    return self->uncollected > 0 || tw_pace_budget(&self->pace, slicer_walk_of(self), young, NOBODY_WAITS_NS, 0) < 0;
+    return self->uncollected > 0 || tw_pace_budget(&self->pace, slicer_walk_of(self), young, NOBODY_WAITS_NS) < 0;
 }
 
 void idle_slots_run(SlicerObject *self, tw_slice_reason reason) {

@@ -50,7 +50,7 @@ TW_TEST(a_cycle_forgets_the_one_before) {
 TW_TEST(the_count_ends) {
     tw_marks m = {0};
     const tw_place p = tw_marks_make(&m, at(9));
-    tw_place_set(p, TW_MARK_CHUNK);
+    tw_place_set(p, TW_MARK_FOUND);
     for (int i = 0; i < 70000; ++i) tw_place_count(p);
     TW_CHECK_EQ(70000, tw_place_counted(p));
     tw_place_recount(p, TW_MARKS_COUNT_MOST - 1);
@@ -58,7 +58,7 @@ TW_TEST(the_count_ends) {
     TW_CHECK_EQ(TW_MARKS_COUNT_MOST, tw_place_counted(p));
     tw_place_recount(p, 0);
     TW_CHECK_EQ(0, tw_place_counted(p));
-    for (int kind = 0; kind < TW_MARK_KINDS; ++kind) TW_CHECK(tw_place_has(p, (tw_mark)kind) == (kind == TW_MARK_CHUNK));
+    for (int kind = 0; kind < TW_MARK_KINDS; ++kind) TW_CHECK(tw_place_has(p, (tw_mark)kind) == (kind == TW_MARK_FOUND));
     tw_marks_clear(&m);
 }
 

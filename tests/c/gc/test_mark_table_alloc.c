@@ -20,8 +20,8 @@ static const void *at(uint64_t number) { return (const void *)(uintptr_t)(UINT64
 static void mark(tw_marks *m, uint64_t number) {
     const tw_place place = tw_marks_make(m, at(number));
     tw_place_set(place, TW_MARK_WALKED);
-    tw_place_set(place, TW_MARK_CHUNK);
-    tw_place_clear(place, TW_MARK_CHUNK);
+    tw_place_set(place, TW_MARK_FOUND);
+    tw_place_clear(place, TW_MARK_FOUND);
     tw_place_count(place);
 }
 
@@ -33,7 +33,7 @@ TW_TEST(every_allocation_fails_once) {
         for (uint64_t i = 0; i < OBJECTS; i++) {
             mark(&m, i);
             const tw_place place = tw_marks_find(&m, at(i));
-            TW_CHECK(!tw_place_has(place, TW_MARK_CHUNK));
+            TW_CHECK(!tw_place_has(place, TW_MARK_FOUND));
             if (tw_place_has(place, TW_MARK_WALKED)) TW_CHECK_EQ(marked++, i);
         }
         TW_CHECK(marked < fail_from);

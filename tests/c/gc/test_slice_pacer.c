@@ -8,7 +8,7 @@ enum { US = 1000, MS = 1000000 };
  * of it. */
 
 static void slice(tw_pace *p, tw_slice_reason reason, size_t young, size_t looks, size_t moved, size_t freed, uint64_t ns) {
-    const tw_slice one = {young, looks, moved, freed, looks, moved > 0 ? TW_WALK_TAKE : TW_WALK_COUNT, young};
+    const tw_slice one = {young, looks, moved, freed, 0, looks == 0 ? ns : 0, moved > 0 ? TW_WALK_PARTS : TW_WALK_COUNT, young};
     tw_pace_slice(p, reason, &one, ns);
 }
 
@@ -21,12 +21,12 @@ static tw_pace costing(uint64_t ns_a_look) {
 TW_TEST(nothing_is_due_at_first) {
     tw_pace p = {0};
     TW_CHECK(!tw_pace_due(&p, 0));
-    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, MS, 0) == -1);
-    TW_CHECK(!tw_pace_due(&p, 699));
-    TW_CHECK(tw_pace_due(&p, 700));
-    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 700, MS, 0) == 0); /* the young alone */
-    TW_CHECK(!tw_pace_many_young(2799));
-    TW_CHECK(tw_pace_many_young(2800)); /* 4 * 700 */
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, MS) == -1);
+    TW_CHECK(!tw_pace_due(&p, 349));
+    TW_CHECK(tw_pace_due(&p, 350));
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 350, MS) == 0); /* the young alone */
+    TW_CHECK(!tw_pace_many_young(699));
+    TW_CHECK(tw_pace_many_young(700)); /* 2 * 350 */
     p.backlog = 1999;
     TW_CHECK(!tw_pace_due(&p, 0));
     p.backlog = 2000;
@@ -62,71 +62,70 @@ TW_TEST(debt_follows_what_grew_old) {
 TW_TEST(a_slice_fits_its_idle_slot) {
     tw_pace p = costing(100);
     p.backlog = 1000000;
-    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
-    TW_CHECK_EQ(16000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 100 * MS, 0)); /* of 500000 that fit, one slice */
-    TW_CHECK_EQ(3700, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 100, 800 * US, 0)); /* 4000 less 100 young at 3 looks */
-    TW_CHECK_EQ(2002, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 666, 800 * US, 0)); /* 4000 - 3 * 666 */
-    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 667, 800 * US, 0) == -1); /* 1999 beside the young are not worth their while */
-    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 690, 800 * US, 0) == -1);
-    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 700, 800 * US, 0)); /* the young alone are */
-    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 1333, 800 * US, 0)); /* 3999 looks fit */
-    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 1334, 800 * US, 0) == -1); /* the young alone would take 4002 */
-    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 10 * US, 0) == -1);
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US));
+    TW_CHECK_EQ(16000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 100 * MS)); /* of 500000 that fit, one slice */
+    TW_CHECK_EQ(3910, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 100, 800 * US)); /* 4000 less 100 young at 90 ns */
+    TW_CHECK_EQ(2010, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 300, 456 * US)); /* 228 us - 300 * 90 ns */
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 300, 452 * US) == -1); /* 1990 beside the young are not worth their while */
+    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 350, 460 * US)); /* the young alone are */
+    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 4444, 800 * US)); /* 4444 at 90 ns take 399.96 us */
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 4445, 800 * US) == -1); /* the young alone would take 400.05 us */
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 10 * US) == -1);
     slice(&p, TW_SLICE_REQUESTED, 0, 4000, 0, 0, 4000 * 400);
-    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0)); /* one is an exception */
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US)); /* one is an exception */
     slice(&p, TW_SLICE_REQUESTED, 0, 4000, 0, 0, 4000 * 200);
-    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
+    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US));
     for (int i = 0; i < 6; ++i) slice(&p, TW_SLICE_REQUESTED, 0, 4000, 0, 0, 4000 * 100);
-    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0)); /* both are among the last eight */
+    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US)); /* both are among the last eight */
     slice(&p, TW_SLICE_REQUESTED, 0, 4000, 0, 0, 4000 * 100);
-    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US));
     p.backlog = 0;
-    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0) == -1);
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US) == -1);
 }
 
 /* The walks of a cycle have prices of their own. */
 TW_TEST(each_walk_costs_what_such_did) {
     tw_pace p = {0};
-    const tw_slice counts = {0, 4000, 0, 0, 4000, TW_WALK_COUNT, 0}, reaches = {0, 4000, 0, 0, 4000, TW_WALK_REACH, 0};
-    TW_CHECK_EQ(tw_pace_cost(&p, TW_WALK_TAKE), tw_pace_dearest(&p));
+    const tw_slice counts = {.looks = 4000, .walk = TW_WALK_COUNT}, reaches = {.looks = 4000, .walk = TW_WALK_REACH};
+    TW_CHECK_EQ(tw_pace_cost(&p, TW_WALK_ORDER), tw_pace_dearest(&p));
     for (int i = 0; i < 16; ++i)
         tw_pace_slice(&p, TW_SLICE_IDLE, &counts, 4000 * 50), tw_pace_slice(&p, TW_SLICE_IDLE, &reaches, 4000 * 150);
     TW_CHECK_EQ(50 * 1024, tw_pace_cost(&p, TW_WALK_COUNT));
     TW_CHECK_EQ(150 * 1024, tw_pace_cost(&p, TW_WALK_REACH));
     TW_CHECK_EQ(150 * 1024, tw_pace_dearest(&p));
     p.backlog = 1000000;
-    TW_CHECK_EQ(9000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 900 * US, 0));
-    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_REACH, 0, 900 * US, 0)); /* it may go on for half as much again */
+    TW_CHECK_EQ(9000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 900 * US));
+    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_REACH, 0, 900 * US)); /* it may go on for half as much again */
 }
 
-/* What a slice moves is freed, and what it held: the next one looks for so much less; and where it went beyond what it was
- * given, the next one has room for that. */
+/* A collection of what was moved shows what each costs, whatever the young do, and the rest of the slice what looks cost. */
 TW_TEST(the_dead_have_a_price) {
     tw_pace p = {0};
-    const tw_slice looks = {0, 4000, 0, 0, 4000, TW_WALK_TAKE, 0}, large = {0, 4000, 100, 100, 4000, TW_WALK_TAKE, 0};
-    for (int i = 0; i < 8; ++i) tw_pace_slice(&p, TW_SLICE_IDLE, &looks, 4000 * 100);
-    TW_CHECK_EQ(100, tw_pace_of_a_dead(&p)); /* not known yet */
-    for (int i = 0; i < 3; ++i) tw_pace_slice(&p, TW_SLICE_IDLE, &large, 4000 * 100 + 100 * 20 * US);
-    TW_CHECK_EQ(200, tw_pace_of_a_dead(&p)); /* 20 us at 100 ns a look */
-    TW_CHECK_EQ(100 * 1024, tw_pace_cost(&p, TW_WALK_TAKE)); /* the looks cost what they did */
-    p.backlog = 1000000;
-    TW_CHECK_EQ(16000, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 4 * MS, 0)); /* of 20000 that fit */
-    TW_CHECK_EQ(10000, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 4 * MS, 1)); /* less half of the 20000 beyond */
-    TW_CHECK(tw_pace_budget(&p, TW_WALK_TAKE, 0, 2 * MS, 1) == -1);
-    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 700, 2 * MS, 1));
-    for (int i = 0; i < 8; ++i) tw_pace_slice(&p, TW_SLICE_IDLE, &looks, 4000 * 100);
-    TW_CHECK_EQ(10000, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 2 * MS, 1)); /* none did lately */
+    const tw_slice young = {.young = 1000, .collected_ns = 1000 * 50, .walk = TW_WALK_COUNT, .more = 1000};
+    const tw_slice dead = {.young = 100, .looks = 4000, .moved = 100, .freed = 100, .collected = 100, .collected_ns = 100 * 50 + 100 * 2 * US,
+                           .walk = TW_WALK_PARTS, .more = 100};
+    TW_CHECK_EQ(3000, tw_pace_dead_ns(&p)); /* not known yet */
+    for (int i = 0; i < 8; ++i) tw_pace_slice(&p, TW_SLICE_IDLE, &young, 1000 * 50);
+    TW_CHECK_EQ(3000, tw_pace_dead_ns(&p));
+    for (int i = 0; i < 3; ++i) tw_pace_slice(&p, TW_SLICE_IDLE, &dead, dead.collected_ns + 4000 * 100);
+    TW_CHECK_EQ(2000, tw_pace_dead_ns(&p));
+    TW_CHECK_EQ(100 * 1024, tw_pace_cost(&p, TW_WALK_PARTS));
+    TW_CHECK_EQ(50 * US, tw_pace_young_ns(&p, 1000)); /* collections of both show nothing about them */
 }
 
-/* A slice that moves three objects shows what looks cost, one that moves four what the dead do. */
-TW_TEST(four_dead_have_a_price) {
+/* A few beside many young ones show nothing about either. */
+TW_TEST(some_dead_have_a_price) {
     tw_pace p = {0};
-    const tw_slice three = {0, 4000, 3, 3, 4000, TW_WALK_TAKE, 0}, four = {0, 4000, 4, 4, 4000, TW_WALK_TAKE, 0};
-    tw_pace_slice(&p, TW_SLICE_IDLE, &three, 4000 * 100);
-    TW_CHECK_EQ(100 * 1024, tw_pace_cost(&p, TW_WALK_TAKE));
-    TW_CHECK_EQ(100, tw_pace_of_a_dead(&p)); /* not known yet */
-    tw_pace_slice(&p, TW_SLICE_IDLE, &four, 4000 * 100 + 4 * 20 * US);
-    TW_CHECK_EQ(200, tw_pace_of_a_dead(&p)); /* 20 us at 100 ns a look */
+    const tw_slice three = {.moved = 3, .collected = 3, .collected_ns = 3 * US}, four = {.moved = 4, .collected = 4, .collected_ns = 4 * US},
+                   few = {.young = 1000, .moved = 499, .collected = 499, .collected_ns = 5 * MS}, enough = {.young = 1000, .moved = 500, .collected = 500, .collected_ns = 5 * MS};
+    tw_pace_slice(&p, TW_SLICE_IDLE, &three, 3 * US);
+    tw_pace_slice(&p, TW_SLICE_IDLE, &few, 5 * MS);
+    TW_CHECK_EQ(3000, tw_pace_dead_ns(&p));
+    tw_pace_slice(&p, TW_SLICE_IDLE, &four, 4 * US);
+    TW_CHECK_EQ(1000, tw_pace_dead_ns(&p));
+    for (int i = 0; i < 2; ++i) tw_pace_slice(&p, TW_SLICE_IDLE, &enough, 5 * MS);
+    TW_CHECK_EQ(9820, tw_pace_dead_ns(&p)); /* 5 ms less 1000 young at 90 ns, of 500 */
+    TW_CHECK_EQ(90 * US, tw_pace_young_ns(&p, 1000));
 }
 
 /* Prices at which nothing fits are forgotten, as nothing would show that they have fallen. */
@@ -134,16 +133,23 @@ TW_TEST(what_never_fits_counts_less_and_less) {
     tw_pace p = costing(100000);
     p.backlog = 1000000;
     int refused = 0;
-    for (; tw_pace_budget(&p, TW_WALK_COUNT, 0, MS, 0) < 0; ++refused) tw_pace_unfit(&p, TW_WALK_COUNT);
+    for (; tw_pace_budget(&p, TW_WALK_COUNT, 0, MS) < 0; ++refused) tw_pace_unfit(&p, TW_WALK_COUNT);
     TW_CHECK(refused > 10 && refused < 200);
 }
 
 /* They become more with each idle slot that they are refused. */
 TW_TEST(the_young_are_not_dearer_than_they_can_be) {
-    tw_pace p = costing(50);
-    TW_CHECK_EQ(150 * US, tw_pace_young_ns(&p, 1000)); /* 3000 looks at 50 ns */
-    p = costing(100000);
-    TW_CHECK_EQ(360 * US, tw_pace_young_ns(&p, 1000)); /* at 120 ns at most */
+    tw_pace p = {0};
+    const tw_slice few = {.young = 174, .collected_ns = MS}, many = {.young = 175, .collected_ns = 175 * 50}, dear = {.young = 1000, .collected_ns = MS};
+    TW_CHECK_EQ(90 * US, tw_pace_young_ns(&p, 1000)); /* not known yet */
+    tw_pace_slice(&p, TW_SLICE_IDLE, &few, MS);
+    TW_CHECK_EQ(90 * US, tw_pace_young_ns(&p, 1000));
+    tw_pace_slice(&p, TW_SLICE_IDLE, &many, 175 * 50);
+    TW_CHECK_EQ(50 * US, tw_pace_young_ns(&p, 1000));
+    tw_pace_slice(&p, TW_SLICE_IDLE, &dear, MS);
+    TW_CHECK_EQ(50 * US, tw_pace_young_ns(&p, 1000)); /* one is an exception */
+    tw_pace_slice(&p, TW_SLICE_IDLE, &dear, MS);
+    TW_CHECK_EQ(360 * US, tw_pace_young_ns(&p, 1000)); /* at 360 ns at most */
 }
 
 TW_TEST(the_rest_of_a_wait_is_what_most_such_waits_had) {

@@ -27,7 +27,7 @@ TW_TEST(slices_are_counted_as_the_pace_has_them) {
     for (int i = 0; i < 40; i++) {
         const tw_pace before = pace;
         const tw_slice_reason reason = i % 4 ? TW_SLICE_IDLE : TW_SLICE_STEP;
-        const tw_slice slice = {700, 1000, 2, (size_t)i, 1000, TW_WALK_TAKE, 700};
+        const tw_slice slice = {700, 1000, 2, (size_t)i, 2, MS / 2, TW_WALK_PARTS, 700};
         if (i % 8 == 0) tw_pace_cycle_ended(&pace, 0, 1000, 1);
         tw_pace_slice(&pace, reason, &slice, MS);
         tw_policy_slice(&policy, &before, &pace, reason);

@@ -21,7 +21,7 @@ typedef enum tw_mark {
     TW_MARK_WALKED,  /* it was there as the heap was gone through */
     TW_MARK_REACHED, /* something that lives refers to it */
     TW_MARK_LOOKED,  /* and what it refers to is reached, too */
-    TW_MARK_CHUNK,   /* it is in the part that is looked at just now */
+    TW_MARK_FOUND,   /* it is to be moved */
     TW_MARK_ORDERED, /* it was come upon as the dead were put in order */
     TW_MARK_KINDS
 } tw_mark;

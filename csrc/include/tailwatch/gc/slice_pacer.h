@@ -26,14 +26,13 @@ TW_BEGIN_C
 #define TW_PACE_LEAST_ROOM 16000 /* objects that may grow old in a cycle, however few live */
 #define TW_PACE_OF_A_CYCLE 24   /* looks at each old object that surely go through all of them from the beginning */
 #define TW_PACE_OF_A_TENURED 8  /* looks at each tenured object in a whole cycle: it lives, most likely */
-#define TW_PACE_OF_A_YOUNG 3    /* looks that the collection of a young object costs */
-#define TW_PACE_MOVES 4         /* objects that a slice moves: they show what each costs */
+#define TW_PACE_MOVES 4         /* objects that are moved and collected: they show what each costs */
 #define TW_PACE_COSTS 8         /* slices whose cost is remembered */
 #define TW_PACE_WAITS 32        /* waits for events whose length is remembered */
 #define TW_PACE_FEWEST 2000     /* looks: a smaller slice is not worth its while */
 #define TW_PACE_MOST 16000      /* looks of one slice: some 0.3 ms */
 #define TW_PACE_LEAST_NS 300000
-#define TW_PACE_YOUNG 700       /* young objects that make a slice due without any backlog */
+#define TW_PACE_YOUNG 350       /* young objects that make a slice due without any backlog */
 
 /* Why a slice was made. */
 typedef enum tw_slice_reason {
@@ -53,19 +52,18 @@ const char *tw_slice_reason_name(int reason);
 typedef enum tw_walk {
     TW_WALK_COUNT,      /* references are counted; or the young alone collected */
     TW_WALK_REACH,      /* what lives is followed, a little further than was given */
-    TW_WALK_TAKE,       /* the dead are looked for, in chunks that cannot be cut as one likes */
-    TW_WALK_ORDER,      /* or put in order */
-    TW_WALK_PARTS,      /* and taken part by part: the looks at them are few */
+    TW_WALK_ORDER,      /* the dead are put in order */
+    TW_WALK_PARTS,      /* and taken part by part, and let go of */
     TW_WALKS
 } tw_walk;
 
 typedef struct tw_pace {
-    uint64_t cost_ns[TW_WALKS][TW_PACE_COSTS]; /* per 1024 looks, of the last slices that moved few */
+    uint64_t cost_ns[TW_WALKS][TW_PACE_COSTS]; /* per 1024 looks, of the last slices */
     uint64_t slices[TW_WALKS];
-    uint64_t of_dead[TW_PACE_COSTS]; /* of the last others: what 1024 moved objects cost beside the looks, in looks */
+    uint64_t young_ns[TW_PACE_COSTS]; /* per 1024 objects, of the last collections of the young alone */
+    uint64_t youngs;
+    uint64_t dead_ns[TW_PACE_COSTS]; /* per object, of the last collections of some that were moved, the young aside */
     uint64_t moves;
-    uint64_t over[TW_PACE_COSTS];    /* of those that take: how far they went beyond their budget, in looks */
-    uint64_t takes;
     uint64_t wait_ns[TW_PACE_WAITS];
     uint64_t waits;
     uint64_t backlog, ahead;         /* of both, one is 0: to be collected, collected before it had to be */
@@ -84,12 +82,13 @@ typedef struct tw_pace {
     uint64_t predicted_ns;           /* what they were predicted to take */
 } tw_pace;
 
-/* What a slice did: young objects that were there and were collected, looks at old ones, old ones moved to the young as
- * they seemed dead (by the slice before, where that left their collection to this one), objects freed of both; looks that
- * it was given; what it did; and by how many objects the heap had grown since the one before: those that died by their
- * count, the old too, are not among them. */
+/* What a slice did: young objects that were there and were collected, looks at old ones, old ones that it ended or moved to
+ * the young as they seemed dead, objects freed of both; of the moved, those that it collected (the slice before may have
+ * moved them, and left that to this one), and how long that took, the young included; what it did; and by how many objects
+ * the heap had grown since the one before: those that died by their count, the old too, are not among them. */
 typedef struct tw_slice {
-    size_t young, looks, moved, freed, budget;
+    size_t young, looks, moved, freed, collected;
+    uint64_t collected_ns;
     tw_walk walk;
     size_t more;
 } tw_slice;
@@ -133,24 +132,23 @@ uint64_t tw_pace_cost(const tw_pace *p, tw_walk walk);
 /* Of the dearest kind that there was; of none, what it is taken to be at first. */
 uint64_t tw_pace_dearest(const tw_pace *p);
 
-/* What a collection of so many young objects is predicted to take, ns, whatever the walks cost lately: a price that was
- * raised by delaying a slice must not have them wait, as they become more meanwhile. */
+/* What a collection of so many young objects is predicted to take, ns: the second dearest of the last, and no more than they
+ * can cost: a price that was raised by delaying a slice must not have them wait, as they become more meanwhile. */
 uint64_t tw_pace_young_ns(const tw_pace *p, size_t young);
 
-/* What each object that is moved is predicted to cost beside the looks at it, in looks, at least 1: it is freed, and what it
- * held, which may be large. */
-size_t tw_pace_of_a_dead(const tw_pace *p);
+/* What the collection of each object that was moved is predicted to take, ns, at least 1: the second dearest of the last. */
+uint64_t tw_pace_dead_ns(const tw_pace *p);
 
 /* How much longer a wait that has lasted so long is predicted to last, ns: what four in five of those remembered did
  * that lasted as long; at least TW_PACE_LEAST_NS, for a slice that delays nothing noticeably. */
 uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns);
 
 /* Looks for a slice that is to be over in left_ns, with so many young ones to look at beside them; -1: none
- * fits, or none is due. far: one that takes has room to go as far beyond as any of the last did. */
-int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t left_ns, int far);
+ * fits, or none is due. */
+int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t left_ns);
 
 /* Whether the young are so many that they must be collected where nothing waits for events. */
-static inline int tw_pace_many_young(size_t young) { return young >= 4 * TW_PACE_YOUNG; }
+static inline int tw_pace_many_young(size_t young) { return young >= 2 * TW_PACE_YOUNG; }
 
 /* Whether a cycle under way is to be over by now; or the backlog so large that a slice must be made there, too. */
 static inline int tw_pace_late(const tw_pace *p) { return p->room > 0 && p->grown > p->room; }
