@@ -223,7 +223,7 @@ def test_a_dead_wide_object_dies(slicer: _hot.Slicer) -> None:
 
 
 def test_many_wide_ones_in_one_cycle_make_no_slice_long(slicer: _hot.Slicer) -> None:
-    """It closes beyond the references that are followed: it is left to a full collection, and is not looked at again."""
+    """It closes beyond the references that are followed: it is left to a full collection, and not looked at again."""
     living = [[number] for number in range(10_000)]
     first = Node()
     first.__dict__["parts"] = [[first, *living] for _ in range(50)]

@@ -116,7 +116,7 @@ static void close_part(SlicerObject *self) {
     if (first) o->closes = NULL;
 }
 
-/* Nothing but the one that led to it holds it, and us, and it holds nothing that has a place: it ends with that one,
+/* Nothing but the one that led to it holds it, and us, and it holds nothing that has a place: it ends once that one has,
  * and needs none. */
 static int goes_along(const slicer_order *o, const slicer_turn *by, slicer_turn turn) {
     return by != NULL && !turn.leads && o->open[o->n_open - 1] == turn.object && Py_REFCNT(turn.object) == 2;
@@ -178,7 +178,7 @@ static size_t size_of_next(const slicer_order *o, size_t most) {
     return n;
 }
 
-size_t order_size(SlicerObject *self, size_t most) { return size_of_next(&self->order, most); }
+size_t order_size(const SlicerObject *self, size_t most) { return size_of_next(&self->order, most); }
 
 PyObject *order_peek(const SlicerObject *self) { return object_at(&self->order, self->order.n_parts - 1); }
 

@@ -24,7 +24,7 @@ int order_step(SlicerObject *self);
 
 /* How many objects the next part has, counted up to so many (0: there is none left). Those that nothing else
  * holds are in none. */
-size_t order_size(SlicerObject *self, size_t most);
+size_t order_size(const SlicerObject *self, size_t most);
 
 /* So many objects of it, the references to them now the caller's. */
 void order_next(SlicerObject *self, PyObject **to, size_t n);
