@@ -128,6 +128,15 @@ TW_TEST(some_dead_have_a_price) {
     TW_CHECK_EQ(90 * US, tw_pace_young_ns(&p, 1000));
 }
 
+/* Young ones whose finalizers took long do not make the dead beside them cost nothing. */
+TW_TEST(dear_young_ones_leave_the_dead_their_price) {
+    tw_pace p = {0};
+    const tw_slice young = {.young = 1000, .collected_ns = 20 * MS}, dead = {.young = 100, .moved = 100, .collected = 100, .collected_ns = 100 * 360 + 100 * 2 * US};
+    for (int i = 0; i < 8; ++i) tw_pace_slice(&p, TW_SLICE_IDLE, &young, 20 * MS);
+    for (int i = 0; i < 8; ++i) tw_pace_slice(&p, TW_SLICE_IDLE, &dead, dead.collected_ns);
+    TW_CHECK_EQ(2000, tw_pace_dead_ns(&p)); /* the young at 360 ns at most */
+}
+
 /* Prices at which nothing fits are forgotten, as nothing would show that they have fallen. */
 TW_TEST(what_never_fits_counts_less_and_less) {
     tw_pace p = costing(100000);
@@ -337,6 +346,16 @@ TW_TEST(a_child_counts_from_zero_and_keeps_what_was_measured) {
     tw_pace_begin_again(&p);
     TW_CHECK_EQ(0, p.made[TW_SLICE_STEP] + p.moved + p.freed + p.ns + p.predicted_ns + p.cycles);
     TW_CHECK(tw_pace_cost(&p, TW_WALK_COUNT) == cost && p.old == old && p.backlog == backlog);
+}
+
+/* The looks that its cycle had taken in the parent are not taken from its own. */
+TW_TEST(a_fork_in_a_cycle_leaves_the_price_of_the_next) {
+    tw_pace p = in_its_second_cycle();
+    slice(&p, TW_SLICE_IDLE, 0, 1000000, 0, 0, MS);
+    tw_pace_begin_again(&p);
+    slice(&p, TW_SLICE_IDLE, 0, 200000, 0, 0, MS);
+    tw_pace_cycle_ended(&p, 0, 100000, 0);
+    TW_CHECK_EQ(2 * 1024, p.per_object); /* 200000 looks at 100000 objects */
 }
 
 TW_TEST(reasons_have_names) {
