@@ -54,24 +54,32 @@ static uint64_t second_of(const uint64_t *ring, uint64_t n) {
     return n == 1 ? largest : second;
 }
 
-static uint64_t mean_of(const uint64_t *ring, uint64_t n) {
-    const uint64_t kept = least(n, TW_PACE_COSTS);
+/* What so many young ones took on average, ns. */
+static uint64_t mean_young_ns(const tw_pace *p, size_t young) {
+    const uint64_t n = least(p->youngs, TW_PACE_COSTS);
     uint64_t all = 0;
-    for (size_t i = 0; i < kept; ++i) all += ring[i];
-    return kept == 0 ? YOUNG_AT_FIRST : all / kept;
+    for (size_t i = 0; i < n; ++i) all += p->young_ns[i];
+    return (n == 0 ? YOUNG_AT_FIRST : least(all / n, MOST_OF_A_YOUNG)) * young / PER;
 }
 
-/* A collection of some that were moved shows what each of them costs, one of the young alone what these do. */
-static void learn_cost(tw_pace *p, const tw_slice *slice, uint64_t ns) {
-    const uint64_t of_looks_ns = ns - least(ns, slice->collected_ns), young_ns = least(mean_of(p->young_ns, p->youngs), MOST_OF_A_YOUNG) * slice->young / PER;
-    if (slice->collected >= most(TW_PACE_MOVES, slice->young / 2)) p->dead_ns[p->moves++ % TW_PACE_COSTS] = (slice->collected_ns - least(slice->collected_ns, young_ns)) / slice->collected;
-    else if (slice->collected < TW_PACE_MOVES && slice->young >= TW_PACE_YOUNG / 2) p->young_ns[p->youngs++ % TW_PACE_COSTS] = slice->collected_ns * PER / slice->young;
-    if (slice->looks >= TW_PACE_FEWEST / 2) p->cost_ns[slice->walk][p->slices[slice->walk]++ % TW_PACE_COSTS] = of_looks_ns * PER / slice->looks;
+/* Of some that were moved it shows what each of them costs, of the young alone what these do. */
+static void learn_collection(tw_pace *p, const tw_slice *slice) {
+    const uint64_t ns = slice->collected_ns, of_young_ns = mean_young_ns(p, slice->young);
+    if (slice->collected >= most(TW_PACE_MOVES, slice->young / 2))
+        p->dead_ns[p->moves++ % TW_PACE_COSTS] = (ns - least(ns, of_young_ns)) / slice->collected;
+    else if (slice->collected < TW_PACE_MOVES && slice->young >= TW_PACE_YOUNG / 2)
+        p->young_ns[p->youngs++ % TW_PACE_COSTS] = ns * PER / slice->young;
+}
+
+static void learn_walk(tw_pace *p, const tw_slice *slice, uint64_t ns) {
+    if (slice->looks < TW_PACE_FEWEST / 2) return;
+    p->cost_ns[slice->walk][p->slices[slice->walk]++ % TW_PACE_COSTS] = ns * PER / slice->looks;
 }
 
 void tw_pace_slice(tw_pace *p, tw_slice_reason reason, const tw_slice *slice, uint64_t ns) {
     p->predicted_ns += tw_pace_cost(p, slice->walk) * slice->looks / PER + tw_pace_young_ns(p, slice->young) + slice->collected * tw_pace_dead_ns(p);
-    learn_cost(p, slice, ns);
+    learn_collection(p, slice);
+    learn_walk(p, slice, ns - least(ns, slice->collected_ns));
     p->made[reason] += 1;
     p->looks += slice->looks;
     p->moved += slice->moved;

@@ -340,9 +340,8 @@ static int go_on(SlicerObject *self) {
     }
 }
 
-void walk_on(SlicerObject *self, size_t budget) {
-    self->most_looks = budget;
-    if (self->until_ns == 0) self->most_members = most(budget / OF_A_MEMBER, MOST_FOUND);
+void walk_on(SlicerObject *self) {
+    if (self->until_ns == 0) self->most_members = most(self->most_looks / OF_A_MEMBER, MOST_FOUND);
     see_freezes(self);
     if (self->phase == SLICER_RESTS) begin_cycle(self);
     tw_marks_tidy(&self->marks, TIDIED);

@@ -23,9 +23,9 @@
 
 #include "python/gc/idle_gc.h"
 
-/* Goes on for about so many looks, until self->until_ns at the latest. What is to be moved is in self->found, self->n; it
+/* Goes on for about self->most_looks of the slice, until self->until_ns at the latest. What is to be moved is in self->found, self->n; it
  * is tracked, and what it alone leads to is held. Nothing runs meanwhile but tp_traverse. */
-void walk_on(SlicerObject *self, size_t budget);
+void walk_on(SlicerObject *self);
 
 /* What an object leads to, itself first, is to be moved: so many objects at most. */
 void walk_closure(SlicerObject *self, PyObject *object, size_t most);

@@ -171,14 +171,12 @@ void order_begin(SlicerObject *self) {
 
 static PyObject *object_at(const slicer_order *o, size_t i) { return (PyObject *)(o->parts[i] & ~LAST); }
 
-/* So many at most. */
-static size_t size_of_next(const slicer_order *o, size_t most) {
+size_t order_size(const SlicerObject *self, size_t most) {
+    const slicer_order *o = &self->order;
     size_t n = 0;
     while (n < o->n_parts && n < most && (o->parts[o->n_parts - ++n] & LAST) == 0) continue;
     return n;
 }
-
-size_t order_size(const SlicerObject *self, size_t most) { return size_of_next(&self->order, most); }
 
 PyObject *order_peek(const SlicerObject *self) { return object_at(&self->order, self->order.n_parts - 1); }
 
@@ -249,7 +247,7 @@ static void set_aside(slicer_order *o, size_t n) {
 
 void order_skip(SlicerObject *self, size_t most) {
     slicer_order *o = &self->order;
-    const size_t n = size_of_next(o, most);
+    const size_t n = order_size(self, most);
     set_aside(o, n);
     o->skips = n > 0 && (o->parts[o->n_parts - n] & LAST) == 0;
     o->n_parts -= n;

@@ -108,14 +108,14 @@ static int is_undisturbed(const SlicerObject *self, slicer_phase phase, uint64_t
 }
 
 /* The cycle goes on, once what was left to let go of is. How many ended as they were let go of. */
-static size_t go_on(SlicerObject *self, size_t budget) {
+static size_t go_on(SlicerObject *self) {
     size_t ended = 0;
     do {
         const slicer_phase phase = self->phase;
         const uint64_t begun = self->begun;
         ended += walk_let_go(self);
         if (order_gone(self) > 0 || !is_undisturbed(self, phase, begun)) return ended;
-        walk_on(self, budget);
+        walk_on(self);
     } while (self->n == 0 && order_gone(self) > 0);
     walk_move_found(self);
     return ended;
@@ -126,7 +126,7 @@ static int look_on(SlicerObject *self, PyObject *seeds, size_t budget, tw_slice 
     if (make_room(self, 2 * (budget > LEAST_ROOM ? budget : LEAST_ROOM) + 64) < 0) return -1;
     if (seeds != Py_None) return move_seeds(self, seeds, budget);
     if (self->lists == NULL || budget == 0) return 0;
-    slice->moved = slice->freed = go_on(self, budget);
+    slice->moved = slice->freed = go_on(self);
     slice->looks = self->looks;
     return 0;
 }
