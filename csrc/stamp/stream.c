@@ -106,19 +106,26 @@ static tw_wait wait_of(const tw_stream *s, tw_phase phase, uint64_t from_ns, uin
     return w;
 }
 
-/* Explains, counts and keeps a wait. */
+/* Whether the log asks for a wait of that length, whatever is slow. */
+static bool is_logged(const tw_stream *s, uint64_t ns) {
+    const uint64_t least_ns = tw_load(&s->segment->slow_ns);
+    return least_ns != 0 && ns >= least_ns;
+}
+
+/* Explains a wait that is slow, or was delayed by a pause, or is logged. What is for the log alone is in no sum. */
 static RARE void explain(tw_stream *s, const tw_wait *w, const tw_charge *d, bool slow) {
+    const bool kept = slow || is_logged(s, tw_wait_length(w));
+    if (!kept && d->delay_ns == 0) return;
     tw_segment *g = s->segment;
     tw_parts parts = {0};
-    if (slow && w->track >= 0 && tw_load(&g->host.track[w->track].point_head) != 0) {
+    if (kept && w->track >= 0 && tw_load(&g->host.track[w->track].point_head) != 0) {
         tw_host_point_now(&g->host, (uint32_t)w->track);
         tw_throttled_note(&g->host, &g->host.by_loop, tw_now_ns());
     }
-    tw_wait_explain(g, served_by(s), w, d, slow, &parts);
-    tw_tail_add(g, w, d, &parts);
-    if (!slow) return;
-    tw_wait_book(g, w, &parts);
-    tw_slow_add(s, w, d, &parts);
+    tw_wait_explain(g, served_by(s), w, d, kept, &parts);
+    if (slow || d->delay_ns > 0) tw_tail_add(g, w, d, &parts);
+    if (slow) tw_wait_book(g, w, &parts);
+    if (kept) tw_slow_add(s, w, d, &parts);
 }
 
 /* ---- one gap ---- */
@@ -127,14 +134,12 @@ static RARE void explain(tw_stream *s, const tw_wait *w, const tw_charge *d, boo
 static RARE uint64_t gap_examine(tw_stream *s, uint64_t now_ns) {
     tw_charge d;
     const uint64_t from = s->last_ns, gap = now_ns - from, typical = tw_stream_typical_ns(s);
-    const uint64_t slow_ns = tw_load(&s->segment->slow_ns);
     const tw_wait w = wait_of(s, TW_PHASE_ITL, from, now_ns, typical);
     tw_charge_gap(s->segment, served_by(s), from, now_ns, typical, &w.ready, &d);
     add_up(s, &d);
     const uint64_t delay_ns = least(d.delay_ns, gap);
     if (delay_ns > 0) tw_histogram_move(&s->series->itl_shift, s->itl_layout, gap, gap - delay_ns);
-    const bool slow = gap > tw_slow_limit(typical, d.by_source.total_ns > 0) || (slow_ns != 0 && gap >= slow_ns);
-    if (slow || delay_ns > 0) explain(s, &w, &d, slow);
+    explain(s, &w, &d, gap > tw_slow_limit(typical, d.by_source.total_ns > 0));
     if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_ITL, s->itl_layout, gap, now_ns);
     record_delay(s, now_ns, TW_PHASE_ITL, &d);
     return delay_ns;
@@ -162,8 +167,7 @@ static void first_token_examine(tw_stream *s, uint64_t now_ns, uint64_t ttft) {
     add_up(s, &d);
     w.accept_ns = since(entry - s->arrival_ns, d.before_entry_ns);
     w.own = &s->own;
-    const bool slow = tw_ttft_is_slow(s, ttft, since(ttft, d.delay_ns));
-    if (slow || d.delay_ns > 0) explain(s, &w, &d, slow);
+    explain(s, &w, &d, tw_ttft_is_slow(s, ttft, since(ttft, d.delay_ns)));
     record_delay(s, now_ns, TW_PHASE_TTFT, &d);
 }
 

@@ -124,11 +124,11 @@ void tw_typical_set(tw_stream *s, uint64_t typical_ns) {
 /* A running median: it goes a twentieth of itself towards each. */
 bool tw_ttft_is_slow(const tw_stream *s, uint64_t ttft_ns, uint64_t rest_ns) {
     uint64_t *median = &s->series->typical_ttft_ns;
-    const uint64_t before = tw_load(median), slow_ns = tw_load(&s->segment->slow_ns);
+    const uint64_t before = tw_load(median);
     const uint64_t step = before / 20 + 1;
     if (before == 0) tw_store(median, most(rest_ns, 1));
     else if (rest_ns != before) tw_store(median, rest_ns > before ? before + step : before - least(step, before - 1));
-    return (s->slo.ttft_ns != 0 && ttft_ns > s->slo.ttft_ns) || (slow_ns != 0 && ttft_ns >= slow_ns) ||
+    return (s->slo.ttft_ns != 0 && ttft_ns > s->slo.ttft_ns) ||
            (before != 0 && ttft_ns > SLOW_MEDIANS * before && ttft_ns - before > SLOW_LEAST_NS);
 }
 

@@ -59,8 +59,8 @@ class Config:
         gc_log_all: log every pause of at least 50 µs. With this, gc_warn_ms, slow_gap_ms or trace_events, the logger
             ``tailwatch`` gets the level INFO, and a handler that writes to standard error the lines that no handler of
             the server's shows.
-        slow_gap_ms: log each gap between tokens of at least this many milliseconds, with its causes; it then also
-            decides which gaps are kept as slow. 0: nothing is logged, and the usual rule decides.
+        slow_gap_ms: log each gap between tokens and each TTFT of at least this many milliseconds, with its causes, and
+            keep it as slow ones are kept; that changes no sum of delays. 0: nothing is logged.
         metrics_path: path on which the app serves metrics; an app's own route there stays, and ours moves to
             ``/tailwatch/metrics``; "": not served.
         metrics_append: where the app serves metrics on that path itself, this many of tailwatch's series follow its

@@ -746,6 +746,26 @@ TW_TEST(slow_is_over_2_ms_and_half_a_typical_gap_beyond_it) {
     tw_segment_destroy(g);
 }
 
+/* What is kept for the log alone is no delay: half of all gaps are beyond the typical one. */
+TW_TEST(the_log_s_bound_is_no_rule_for_delays) {
+    tw_segment *g = segment_of(&NO_SLO, 20 * MS);
+    tw_stream s;
+    open_at(&s, g, 0);
+    uint64_t now = steady(&s, 10 * MS, 25 * MS, 16);
+    const uint64_t before = g->slow_head;
+    tw_stream_token(&s, now += 30 * MS, 1, 0);
+    TW_CHECK_EQ(before + 1, g->slow_head);
+    TW_CHECK_EQ(5 * MS, last_slow(g).unexplained_ns);
+    TW_CHECK_EQ(0, booked_for(&g->lost[0], TW_PHASE_ITL, TW_DELAY_UNEXPLAINED));
+    TW_CHECK_EQ(0, g->unexplained_ns[TW_PHASE_ITL][TW_UNEXPLAINED_NO_LOOP_CLOCK]);
+    TW_CHECK_EQ(0, g->tail[TW_PHASE_ITL][tw_octave_of(30 * MS)].count);
+    open_at(&s, g, 0);
+    tw_stream_token(&s, 30 * MS, 1, 0);
+    TW_CHECK_EQ(TW_PHASE_TTFT, last_slow(g).phase);
+    TW_CHECK_EQ(0, booked_for(&g->lost[0], TW_PHASE_TTFT, TW_DELAY_UNEXPLAINED));
+    tw_segment_destroy(g);
+}
+
 /* ---- pauses ---- */
 
 TW_TEST(late_is_not_overlap) {

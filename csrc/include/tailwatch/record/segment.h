@@ -188,7 +188,7 @@ typedef struct tw_header {
 typedef struct tw_segment {
     tw_header header;
     tw_slo slo;
-    uint64_t slow_ns;               /* gaps this long are kept as slow whatever is typical; 0: none */
+    uint64_t slow_ns;               /* waits this long are kept for the log, whatever is slow; 0: none */
     tw_pause_clock pause;
     tw_histogram stalls[TW_STALLS]; /* by tw_cause lengths of closed pauses: their sum is the pause word when none is open;
                                      * further on what other causes took of each stall of a loop (attribute/stalls.h), zeros until the
