@@ -2,11 +2,12 @@
 
     python tests/servers/make_model.py DIR              # needs torch and transformers
     python tests/servers/make_model.py DIR --gguf FILE  # the same tokenizer, weights of its own; needs gguf and numpy
-    python tests/servers/make_model.py DIR --medium     # on a CPU its steps take as long as those of models in use
+    python tests/servers/make_model.py DIR --small      # on a CPU its steps take as long as those of models in use
+    python tests/servers/make_model.py DIR --medium     # and on a fast one
     python tests/servers/make_model.py DIR --large      # on a CUDA device, in bfloat16
 
-1.5 million parameters; --medium: 75 million; --large: 1 billion. The tokenizer is a byte-level BPE of ASCII: whatever
-comes out is text, a piece for each token.
+1.5 million parameters; --small: 14 million; --medium: 75 million; --large: 1 billion. The tokenizer is a byte-level BPE
+of ASCII: whatever comes out is text, a piece for each token.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ from pathlib import Path
 from typing import Any
 
 LAYERS, HIDDEN, HEADS, FEED, CONTEXT = 2, 256, 4, 512, 4096
-SMALL = {
+TINY = {
     **{"hidden_size": HIDDEN, "intermediate_size": FEED, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS},
     **{"num_key_value_heads": HEADS, "max_position_embeddings": CONTEXT},
+}
+SMALL = {
+    **{"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 8},
+    **{"num_key_value_heads": 8, "max_position_embeddings": CONTEXT},
 }
 MEDIUM = {
     **{"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 8, "num_attention_heads": 12},
@@ -42,7 +47,8 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--gguf", type=Path)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--medium", dest="size", action="store_const", const=MEDIUM, default=SMALL)
+    size.add_argument("--small", dest="size", action="store_const", const=SMALL, default=TINY)
+    size.add_argument("--medium", dest="size", action="store_const", const=MEDIUM)
     size.add_argument("--large", dest="size", action="store_const", const=LARGE)
     options = parser.parse_args()
     if options.gguf is None:

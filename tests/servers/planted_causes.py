@@ -4,7 +4,8 @@ compares what ``tailwatch why`` has of each late token with the plants' own logs
     python tests/servers/planted_causes.py [vllm | sglang | transformers] --venv VENV --model DIR
                                            [--modes MODE ...] [--rounds N] [--json FILE]
 
-VENV has the server (vLLM, where none is named) and this tailwatch, DIR is make_model.py's. The plants are in plant/.
+VENV has the server (vLLM, where none is named) and this tailwatch, DIR is make_model.py's; for vLLM that of --small,
+with which its steps take about as long as those of the other two. The plants are in plant/.
 Each mode is a server of its own: flags of its command line. A round has streams that decode while one plant, or two,
 act; "control" has none.
 """
@@ -20,7 +21,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from clients import Streams, ids_of
 from harness import machine
-from prove import Running, _processes, _soon, _versions, _wait, running
+from prove import Running, _processes, _rank, _soon, _versions, _wait, running
 from targets import SERVERS
 
 from tailwatch.diagnose.why import late_tokens
@@ -37,13 +37,13 @@ from tailwatch.snapshots.model import Cause, SlowGap
 STREAMS = 4
 OBJECTS = 800_000  # of the heap that is collected: well beyond CLEAR_SECONDS
 STOP_SECONDS = 0.4
-SLOW_GAP_MS = 10
 CLEAR_SECONDS = 0.02  # so late is a token that is judged: no slice of the machine's other work
 OTHERS = ("cpu", "device", "own_prefill")  # waits for a CPU, and what a run without plants may have
 SMALL = "a small KV cache"
 ENGINES = "two engines"
+ASYNC = "async scheduling"
 RANKS = "two ranks"
-SECOND_SECONDS = 0.3  # of a pair the second begins so long after the first, which takes 0.4
+SECOND_SECONDS = 0.2  # of a pair the second begins so long after the first, which takes 0.4
 WORD_TOKENS = 5  # of "word" and a space
 PROMPT, VICTIM = 3000, 2700  # tokens
 
@@ -84,6 +84,8 @@ API = {
     "api: a regular expression": Plant("api", ("stall", "regex"), ("callback",), "plant_regex"),
     "api: fsync()": Plant("api", ("stall", "fsync"), ("io", "callback"), "plant_fsync"),
     "api: a lock": Plant("api", ("stall", "lock"), ("lock", "gil"), "plant_lock"),
+    "api: an empty pipe": Plant("api", ("stall", "pipe"), ("io",), "plant_pipe"),
+    "api: new memory": Plant("api", ("stall", "faults"), ("memory", "callback"), "plant_faults"),
     **_hogged("api"),
     **_collected("api"),
     **_stopped("api"),
@@ -131,12 +133,12 @@ KINDS = {
         "--max-num-batched-tokens 1024 --max-model-len 4096",
         {
             "scheduling in turn": "--no-async-scheduling",
-            "async scheduling": "--async-scheduling",
+            ASYNC: "--async-scheduling",
             "whole prefills": "--no-enable-chunked-prefill --max-num-batched-tokens 4096",
             "outputs of four steps": "--stream-interval 4",
             "two API processes": "--api-server-count 2",
             SMALL: "--num-gpu-blocks-override 32 --max-model-len 3328",
-            ENGINES: "--data-parallel-size 2",
+            ENGINES: "--data-parallel-size 2 --api-server-count 1",
             RANKS: "--tensor-parallel-size 2",
         },
         {
@@ -154,7 +156,7 @@ KINDS = {
             ("worker: slow execute_model()", "api: slow process_outputs()"),
             ("engine: slow schedule()", "api: SIGSTOP"),
         ),
-        1800,
+        200,
     ),
     "sglang": Kind(
         "sglang, overlapping",
@@ -226,22 +228,34 @@ class Interval(NamedTuple):
 
 
 def act(it: Running, plant: Plant) -> Interval:
-    """Has the plant act once in the process that it is for."""
-    pids = [each.pid for each in _processes(it) if each.role == plant.role and plant.title in title_of(each.pid)]
+    """Has the plant act once in the process that it is for, to its end."""
+    return begin(it, plant)()
+
+
+def begin(it: Running, plant: Plant) -> Callable[[], Interval]:
+    """The same, and returns what waits for its end; a method's sleep has begun by then."""
+    pid = next(each.pid for each in _processes(it) if each.role == plant.role and plant.title in title_of(each.pid))
     what, amount = plant.order
     if what == "stop":
-        found = stop(pids[0], float(amount))
-    else:
-        found = it.order(pids[0], what, amount)
+        return lambda: logged(pid, stop(pid, float(amount)))
+    if what == "sleep":
+        it.order(pid, what, amount)
+        return lambda: logged(pid, it.order(pid, "slept", amount))
+    return lambda: logged(pid, it.order(pid, what, amount))
+
+
+def logged(pid: int, log: dict[str, int]) -> Interval:
+    """What a plant's log has, which is in monotonic ns."""
     epoch = time.time() - time.monotonic()
-    return Interval(found["start"] / 1e9 + epoch, found["stop"] / 1e9 + epoch, pids[0])
+    return Interval(log["start"] / 1e9 + epoch, log["stop"] / 1e9 + epoch, pid)
 
 
 def with_served(it: Running, name: str, interval: Interval) -> Interval:
-    """Of one of several API processes: with the requests whose messages it has sent, by the plant's own log."""
-    servers = [each for each in _processes(it) if each.role == "api"]
-    its = [each for each in servers if each.pid == interval.pid]
-    if len(servers) == 1 or not its:
+    """Of one of several API processes or engines, or of a worker of one: with the requests that it serves, by the
+    plant's own log."""
+    processes = _processes(it)
+    its = [each for each in processes if each.pid == interval.pid]
+    if not its or [each.role for each in processes].count(its[0].role) == 1:
         return interval
     return interval._replace(served=frozenset(line["id"] for line in it.sent(name, its[0])))
 
@@ -261,22 +275,21 @@ def stop(pid: int, seconds: float) -> dict[str, int]:
 
 
 def act_in_turn(it: Running, plants: list[Plant]) -> list[Interval]:
-    """One, or two of which the second begins while the first goes on."""
+    """One, or two of which the second begins while the first, a method's sleep, goes on."""
     if len(plants) == 1:
         return [act(it, plants[0])]
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(act, it, plants[0])
-        time.sleep(SECOND_SECONDS)
-        second = act(it, plants[1])
-        return [first.result(), second]
+    first = begin(it, plants[0])
+    time.sleep(SECOND_SECONDS)
+    second = act(it, plants[1])
+    return [first(), second]
 
 
 # ---- a round ----
 
 
 class Round(NamedTuple):
-    """What came of streams that decoded while something happened: their late tokens, what happened when, how long the
-    streams were in flight in all, and the seconds of their delay by cause."""
+    """What came of streams that decoded while something happened: their late tokens, what happened when, and from then
+    on, how long the streams were in flight in all, and the seconds of their delay by cause."""
 
     late: list[SlowGap]
     intervals: list[Interval]
@@ -287,9 +300,9 @@ class Round(NamedTuple):
 def play(it: Running, name: str, happen: Callable[[], list[Interval]], tokens: int, other: str = "") -> Round:
     """Streams that decode, and what happens when each has had a twelfth of its tokens. other: the late tokens are those
     of a request of that name."""
-    before, began = it.look().delay, time.monotonic()
     streams = it.streams(name, count=STREAMS, tokens=tokens)
     streams.wait_for_tokens(tokens // 12, streams=STREAMS)
+    before, began = it.look().delay, time.monotonic()
     intervals = happen()
     soon = _soon(it, streams)
     streams.finish()
@@ -309,8 +322,9 @@ def request(it: Running, name: str, words: int, tokens: int) -> list[Interval]:
     messages = [{"role": "user", "content": " ".join(["word"] * (words // WORD_TOKENS))}]
     payload = {"model": it.model, "messages": messages, "max_tokens": tokens, "stream": True, **it.server.extra}
     began = time.time()
-    Streams(it.port, name, 1, payload, 1).finish()
-    return [Interval(began, time.time())]
+    Streams(it.port, name, 1, payload, it.server.engines).finish()
+    engines = [each.pid for each in _processes(it) if each.role == "engine" and _rank(each.pid) in (None, 0)]
+    return [Interval(began, time.time(), *engines)]
 
 
 # ---- what it shows ----
@@ -466,10 +480,12 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
     base = SERVERS[kind.base]
     command = f"{base.command} {kind.flags} {kind.modes[mode]}"
     extra = {**base.extra, **kind.extra, **(kind.crowded if mode == SMALL else {})}
-    SERVERS[mode] = replace(base, command=command, extra=extra)
+    environment = {**base.environment, **({"PLANT_ASYNC_SCHEDULING": "1"} if mode == ASYNC else {})}
+    engines = 2 if mode == ENGINES else 1
+    SERVERS[mode] = replace(base, command=command, extra=extra, environment=environment, engines=engines)
     with tempfile.NamedTemporaryFile(suffix=".log") as log:
         where = argparse.Namespace(
-            **{**vars(options), "server": mode, "gguf": Path(), "boot": False, "slow_gap_ms": SLOW_GAP_MS, "objects": 0}
+            **{**vars(options), "server": mode, "gguf": Path(), "boot": False, "slow_gap_ms": 0, "objects": 0}
         )
         with running(where, Path(log.name)) as it:
             found = {}

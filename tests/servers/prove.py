@@ -119,10 +119,10 @@ class Running:
 
     def order(self, pid: int, what: str, amount: float | str) -> dict[str, Any]:
         """Has one process do something, and waits until it has."""
-        new = self.plant / f"{pid}.new-order"
         number = next(self.orders)
-        new.write_text(json.dumps({"what": what, "amount": amount, "number": number}))
-        new.rename(self.plant / f"{pid}.do")
+        order = json.dumps({"what": what, "amount": amount, "number": number}) + "\n"
+        pipe = self.plant / f"{pid}.do"
+        _wait(lambda: _written(pipe, order), ANSWER_SECONDS, f"process {pid} takes no orders")
         done = self.plant / f"{pid}.{number}.done"
         _wait(done.exists, ANSWER_SECONDS, f"process {pid} did not answer to {what}")
         answer: dict[str, Any] = json.loads(done.read_text())
@@ -199,6 +199,16 @@ def running(options: argparse.Namespace, log: Path) -> Iterator[Running]:
             yield it
         finally:
             _stop(process, [each.pid for each in _processes(it)], options.venv / "bin" / "py-spy")
+
+
+def _written(pipe: Path, line: str) -> bool:
+    """Whether somebody reads it, who has that line now."""
+    try:
+        with os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "w") as file:
+            file.write(line)
+    except OSError:  # it is not there yet, or nobody reads it
+        return False
+    return True
 
 
 def _rank(pid: int) -> int | None:

@@ -1,14 +1,15 @@
 """The test's own hands in each process of a server: it does what a file asks, and keeps a log of its own.
 
-An order is a file ``PID.do`` in the directory, the answer is ``PID.NUMBER.done``. Each pause is timed here by the clock
-alone, without tailwatch, from outside: the calls between the two times are made in C, so that no other thread can get
-the GIL in between. What an app under uvicorn streams is stamped where it reaches uvicorn: ``PID.sent``, a line a
-response.
+An order is a line in the pipe ``PID.do`` of the directory, the answer is ``PID.NUMBER.done``. Each pause is timed here
+by the clock alone, without tailwatch, from outside: the calls between the two times are made in C, so that no other
+thread can get the GIL in between. What an app under uvicorn streams is stamped where it reaches uvicorn: ``PID.sent``,
+a line a response.
 Methods of a server's engine, worker and API process can be asked to sleep once (METHODS).
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import operator
@@ -25,7 +26,9 @@ from at_import import AtImport
 POLL_SECONDS = 0.02
 PIECE = 1000
 SLEEP_SECONDS = 0.4  # of a method
+STALL_SECONDS = 0.4  # of a stall whose length can be chosen
 _SGLANG, _BATCHING = "sglang.srt.managers", "transformers.generation.continuous_batching"
+_VLLM_QUEUES = "vllm.distributed.device_communicators.shm_broadcast"
 METHODS = (  # module, class, method
     ("vllm.v1.core.sched.scheduler", "Scheduler", "schedule"),
     ("vllm.v1.worker.worker_base", "WorkerWrapperBase", "execute_model"),
@@ -50,7 +53,10 @@ def begin(directory: str) -> None:
     listen(directory)
     os.register_at_fork(after_in_child=lambda: listen(directory))
     at_import = {name: partial(_let_sleep, name) for name, _, _ in METHODS}
-    sys.meta_path.insert(0, AtImport({"uvicorn.config": partial(_stamp, directory), **at_import}))
+    at_import |= {"uvicorn.config": partial(_stamp, directory), _VLLM_QUEUES: _wait_asleep}
+    if os.environ.get("PLANT_ASYNC_SCHEDULING"):
+        at_import["vllm.platforms.cpu"] = _keep_async_scheduling
+    sys.meta_path.insert(0, AtImport(at_import))
 
 
 def listen(directory: str) -> None:
@@ -59,15 +65,12 @@ def listen(directory: str) -> None:
 
 
 def _listen(mine: str) -> None:
-    while True:
-        time.sleep(POLL_SECONDS)
-        try:
-            with open(f"{mine}.do") as file:
-                order = json.load(file)
-        except OSError:
-            continue
-        os.unlink(f"{mine}.do")
-        threading.Thread(target=_obey, args=(mine, order), daemon=True).start()  # another may follow before it has
+    with contextlib.suppress(FileExistsError):  # the process has become another program
+        os.mkfifo(f"{mine}.do")
+    while True:  # a thread that looks for orders every now and then would take the interpreter lock from the server
+        with open(f"{mine}.do") as pipe:
+            for order in map(json.loads, pipe):
+                threading.Thread(target=_obey, args=(mine, order), daemon=True).start()  # another may come meanwhile
 
 
 def _obey(mine: str, order: dict[str, Any]) -> None:
@@ -121,21 +124,30 @@ def _block(seconds: float) -> dict[str, Any]:
 
 def _stall(name: str) -> dict[str, Any]:
     """A stall of tailwatch's demo on the event loop; in a process without one, on this thread."""
-    from tailwatch.demo.plants import log, run
+    from tailwatch.demo import plants
 
+    plants.LENGTH = STALL_SECONDS
     if _loops:
-        _loops[-1].call_soon_threadsafe(run, name)
+        _loops[-1].call_soon_threadsafe(plants.run, name)
     else:
-        run(name)
-    while not log:
+        plants.run(name)
+    while not plants.log:
         time.sleep(POLL_SECONDS)
-    _, start, stop = log.pop()
+    _, start, stop = plants.log.pop()
     return {"start": start, "stop": stop}
 
 
 def _sleep(method: str) -> dict[str, Any]:
-    """The next call of that method sleeps first."""
+    """The next call of that method sleeps first; it has begun to."""
     times = _sleeps[method] = []
+    while not times:
+        time.sleep(POLL_SECONDS)
+    return {"start": times[0]}
+
+
+def _slept(method: str) -> dict[str, Any]:
+    """The end of that."""
+    times = _sleeps[method]
     while len(times) < 2:
         time.sleep(POLL_SECONDS)
     return {"start": times[0], "stop": times[1]}
@@ -148,6 +160,7 @@ _ORDERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "block": _block,
     "stall": _stall,
     "sleep": _sleep,
+    "slept": _slept,
 }
 
 
@@ -168,6 +181,30 @@ def _sleeping(method: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return original(*args, **kwargs)
 
     return call
+
+
+def _wait_asleep(module: Any) -> None:
+    """vLLM's engine and workers wait for each other in loops that take a processor each, after a second asleep. Here
+    they do so at once: of two processors none would be left for the API process."""
+    begin_wait = module.SpinCondition.__init__
+
+    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin_wait(self, *args, **kwargs)
+        self.busy_loop_s = 0
+
+    module.SpinCondition.__init__ = begin
+
+
+def _keep_async_scheduling(module: Any) -> None:
+    """vLLM's CPU platform switches asynchronous scheduling off, as it has no use for it."""
+    check = module.CpuPlatform.check_and_update_config.__func__
+
+    def checked(cls: Any, config: Any) -> None:
+        before = config.scheduler_config.async_scheduling
+        check(cls, config)
+        config.scheduler_config.async_scheduling = before
+
+    module.CpuPlatform.check_and_update_config = classmethod(checked)
 
 
 def _stamp(directory: str, module: Any) -> None:
