@@ -346,7 +346,7 @@ class Core:
     def count_heap(self) -> None:
         """Counts the old objects, up to a thousand, in place of the collector's books; for more it does nothing."""
     def configure(self, slo: tuple[int, int, int, int, int], slow_ns: int, /) -> None:
-        """Sets other bounds and another slow threshold, for requests that open from now on."""
+        """Sets other bounds and another bound of the log, for requests that open from now on."""
     def exemplify(self, on: bool, trace_of: Callable[[], str | None] | None, /) -> None:
         """Sets whether streams that open from now on are kept as exemplars; trace_of: returns the trace id of the
         caller's span if that is sampled, for streams that arrived without one."""

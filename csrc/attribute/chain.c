@@ -290,19 +290,19 @@ static void add_up(explained *e, uint64_t excess_ns, int rest, tw_parts *out) {
     tw_parts_add(out, &here);
 }
 
-void tw_wait_explain(tw_segment *g, tw_served_by by, const tw_wait *w, const tw_charge *d, bool slow, tw_parts *out) {
+bool tw_wait_explain(tw_segment *g, tw_served_by by, const tw_wait *w, const tw_charge *d, bool whole, tw_parts *out) {
     explained e = {.g = g, .by = by, .w = w};
     const uint64_t excess_ns = since(tw_wait_length(w), w->typical_ns);
     const bool chained = w->token != NULL && (w->before != NULL || w->phase == TW_PHASE_TTFT);
     add(&e, TW_DELAY_CLIENT, TW_MEASURED, 0, least(w->client_ns, excess_ns));
     add(&e, TW_DELAY_ACCEPT, TW_MEASURED, 0, w->accept_ns);
     add_pauses(&e, d);
-    if (slow && chained) explain_by_chain(&e, d);
-    else if (slow && w->ready.known)
+    if (whole && chained) explain_by_chain(&e, d);
+    else if (whole && w->ready.known)
         explain_by_loop(&e, w->from_ns + w->typical_ns + least(most(w->client_ns, w->accept_ns), excess_ns));
-    const bool upstream = slow && !chained && w->ready.known;
+    const bool upstream = whole && !chained && w->ready.known;
     add_up(&e, excess_ns, upstream ? TW_DELAY_UPSTREAM : TW_DELAY_UNEXPLAINED, out);
-    if (slow && chained && !e.joined) tw_add(&g->drops[TW_DROP_UNJOINED], 1);
+    return !whole || !chained || e.joined;
 }
 
 /* ---- the books ---- */

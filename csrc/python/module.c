@@ -176,7 +176,7 @@ static PyMethodDef core_methods[] = {
     {"gc_last", FASTCALL(core_gc_last), METH_FASTCALL, "gc_last(phase, info, /)\n--\n\nFor the end of gc.callbacks."},
     {"request", FASTCALL(core_request), METH_FASTCALL,
      "request(scope, send, generation, arrival_ns, entry_ns, proxy_ns, source, flow, websocket, /)\n--\n\nA Send for one ASGI scope."},
-    {"configure", core_configure, METH_VARARGS, "configure(slo, slow_ns, /)\n--\n\nOther bounds and another slow threshold from now on."},
+    {"configure", core_configure, METH_VARARGS, "configure(slo, slow_ns, /)\n--\n\nOther bounds and another bound of the log from now on."},
     {"rebind", core_rebind, METH_VARARGS, "rebind(role, route_of, timed_send, /)\n--\n\nAnother role and other callables from now on."},
     {"on_request_end", core_on_request_end, METH_O, "on_request_end(ended, /)\n--\n\nCall ended(stream, scope) once a request has ended; None: no longer."},
     {"heap_is_frozen", core_heap_is_frozen, METH_O, "heap_is_frozen(objects, /)\n--\n\nSo many of the objects in the collector's books are frozen."},

@@ -112,20 +112,28 @@ static bool is_logged(const tw_stream *s, uint64_t ns) {
     return least_ns != 0 && ns >= least_ns;
 }
 
-/* Explains a wait that is slow, or was delayed by a pause, or is logged. What is for the log alone is in no sum. */
-static RARE void explain(tw_stream *s, const tw_wait *w, const tw_charge *d, bool slow) {
-    const bool kept = slow || is_logged(s, tw_wait_length(w));
-    if (!kept && d->delay_ns == 0) return;
+/* Explains a wait and keeps it. slow: else it is for the log, and in no sum. */
+static RARE void keep(tw_stream *s, const tw_wait *w, const tw_charge *d, bool slow) {
     tw_segment *g = s->segment;
     tw_parts parts = {0};
-    if (kept && w->track >= 0 && tw_load(&g->host.track[w->track].point_head) != 0) {
+    if (w->track >= 0 && tw_load(&g->host.track[w->track].point_head) != 0) {
         tw_host_point_now(&g->host, (uint32_t)w->track);
         tw_throttled_note(&g->host, &g->host.by_loop, tw_now_ns());
     }
-    tw_wait_explain(g, served_by(s), w, d, kept, &parts);
-    if (slow || d->delay_ns > 0) tw_tail_add(g, w, d, &parts);
+    const bool joined = tw_wait_explain(g, served_by(s), w, d, true, &parts);
+    if (slow && !joined) tw_add(&g->drops[TW_DROP_UNJOINED], 1);
+    if (slow) tw_tail_add(g, w, d, &parts);
     if (slow) tw_wait_book(g, w, &parts);
-    if (kept) tw_slow_add(s, w, d, &parts);
+    tw_slow_add(s, w, d, &parts);
+}
+
+/* A wait that was looked at. */
+static RARE void explain(tw_stream *s, const tw_wait *w, const tw_charge *d, bool slow) {
+    tw_parts parts = {0};
+    if (slow || is_logged(s, tw_wait_length(w))) keep(s, w, d, slow);
+    if (slow || d->delay_ns == 0) return;
+    (void)tw_wait_explain(s->segment, served_by(s), w, d, false, &parts);
+    tw_tail_add(s->segment, w, d, &parts);
 }
 
 /* ---- one gap ---- */
@@ -139,7 +147,8 @@ static RARE uint64_t gap_examine(tw_stream *s, uint64_t now_ns) {
     add_up(s, &d);
     const uint64_t delay_ns = least(d.delay_ns, gap);
     if (delay_ns > 0) tw_histogram_move(&s->series->itl_shift, s->itl_layout, gap, gap - delay_ns);
-    explain(s, &w, &d, gap > tw_slow_limit(typical, d.by_source.total_ns > 0));
+    const bool paused = d.by_source.total_ns > 0, seen = paused || gap > tw_slow_limit(s->typical_ns, true);
+    explain(s, &w, &d, seen && gap > tw_slow_limit(typical, paused)); /* seen: also without the log's bound */
     if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_ITL, s->itl_layout, gap, now_ns);
     record_delay(s, now_ns, TW_PHASE_ITL, &d);
     return delay_ns;

@@ -27,7 +27,7 @@ uint64_t tw_typical_of_series(const tw_series *series);
 /* The longest gap that is not slow. */
 uint64_t tw_slow_limit(uint64_t typical_ns, bool paused);
 
-/* Whether a first token is slow; *median: of its label set, which learns of it. */
+/* Whether a first token is slow. The median of its label set learns of it. */
 bool tw_ttft_is_slow(const tw_stream *s, uint64_t ttft_ns, uint64_t rest_ns);
 
 /* While no typical gap is known (0), every gap that a pause could make slow is looked at. At most what is typical for

@@ -24,7 +24,8 @@ def late_tokens(snapshot: Snapshot, *, request: str | None = None, last: float |
     gaps = [
         gap
         for gap in kept.values()
-        if (last is None or snapshot.taken - gap.when.timestamp() <= last)
+        if gap.gap > gap.typical  # of those kept for the log, not all are late
+        and (last is None or snapshot.taken - gap.when.timestamp() <= last)
         and (request is None or gap.request_id.startswith(request) or gap.trace_id.startswith(request))
     ]
     return sorted(gaps, key=lambda gap: gap.typical - gap.gap)

@@ -475,7 +475,7 @@ class Watch:
             (self.coordinator.turn, 0.25),
             (self.coordinator.commands.turn, 0.25),
             (self.membership.renew, 1.0),
-            (lambda: self.host.works(self.membership.works_for_streams()), 1.0),
+            (lambda: self.host.works(self.membership.works_for_streams()), 0.25),  # what stops before is not seen
             (self._settle_role, 1.0),
             *(recording if self.config.trace_events else ()),
             (self.steps.wrap_loaded, 1.0),

@@ -41,7 +41,7 @@ CLEAR_SECONDS = 0.02  # so late is a token that is judged: no slice of the machi
 OTHERS = ("cpu", "device", "own_prefill")  # waits for a CPU, and what a run without plants may have
 SMALL = "a small KV cache"
 ENGINES = "two engines"
-ASYNC = "async scheduling"
+ASYNC, ASYNC_STEP = "async scheduling", "step_with_batch_queue"
 RANKS = "two ranks"
 SECOND_SECONDS = 0.2  # of a pair the second begins so long after the first, which takes 0.4
 WORD_TOKENS = 5  # of "word" and a space
@@ -234,8 +234,10 @@ def act(it: Running, plant: Plant) -> Interval:
 
 def begin(it: Running, plant: Plant) -> Callable[[], Interval]:
     """The same, and returns what waits for its end; a method's sleep has begun by then."""
-    pid = next(each.pid for each in _processes(it) if each.role == plant.role and plant.title in title_of(each.pid))
-    what, amount = plant.order
+    pids = [each.pid for each in _processes(it) if each.role == plant.role and plant.title in title_of(each.pid)]
+    if not pids:
+        raise AssertionError(f"no process {plant.role} {plant.title}")
+    pid, (what, amount) = pids[0], plant.order
     if what == "stop":
         return lambda: logged(pid, stop(pid, float(amount)))
     if what == "sleep":
@@ -278,6 +280,7 @@ def act_in_turn(it: Running, plants: list[Plant]) -> list[Interval]:
     """One, or two of which the second begins while the first, a method's sleep, goes on."""
     if len(plants) == 1:
         return [act(it, plants[0])]
+    assert plants[0].order[0] == "sleep", "the others act as they are waited for"
     first = begin(it, plants[0])
     time.sleep(SECOND_SECONDS)
     second = act(it, plants[1])
@@ -288,8 +291,8 @@ def act_in_turn(it: Running, plants: list[Plant]) -> list[Interval]:
 
 
 class Round(NamedTuple):
-    """What came of streams that decoded while something happened: their late tokens, what happened when, and from then
-    on, how long the streams were in flight in all, and the seconds of their delay by cause."""
+    """What came of streams that decoded while something happened: their late tokens, what happened when, how long the
+    streams were in flight in all, and the seconds of their delay by cause."""
 
     late: list[SlowGap]
     intervals: list[Interval]
@@ -300,9 +303,9 @@ class Round(NamedTuple):
 def play(it: Running, name: str, happen: Callable[[], list[Interval]], tokens: int, other: str = "") -> Round:
     """Streams that decode, and what happens when each has had a twelfth of its tokens. other: the late tokens are those
     of a request of that name."""
+    before, began = it.look().delay, time.monotonic()
     streams = it.streams(name, count=STREAMS, tokens=tokens)
     streams.wait_for_tokens(tokens // 12, streams=STREAMS)
-    before, began = it.look().delay, time.monotonic()
     intervals = happen()
     soon = _soon(it, streams)
     streams.finish()
@@ -324,7 +327,7 @@ def request(it: Running, name: str, words: int, tokens: int) -> list[Interval]:
     began = time.time()
     Streams(it.port, name, 1, payload, it.server.engines).finish()
     engines = [each.pid for each in _processes(it) if each.role == "engine" and _rank(each.pid) in (None, 0)]
-    return [Interval(began, time.time(), *engines)]
+    return [Interval(began, time.time(), engines[0] if engines else 0)]
 
 
 # ---- what it shows ----
@@ -404,13 +407,21 @@ def meets_bars(row: dict[str, Any]) -> bool:
     if "others" in row:
         return bool(row["others"] < 0.01)
     shares = [row[name] for name in ("first", "explained", "named", "both") if name in row]
+    if row.get("rounds") != row.get("of"):  # in some nothing was late
+        return False
     return bool(row["tokens"] and min(shares) >= 0.95 and 0.9 <= row["charged"] <= 1.1)
 
 
 # ---- all rounds of a server ----
 
 
-def rounds(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def pairs_of(kind: Kind, mode: str) -> list[tuple[str, str]]:
+    """Those that can delay the same token: with asynchronous scheduling, a slow schedule() delays the token of the step
+    that the worker computes meanwhile, and a slow step after it the next one."""
+    return [pair for pair in kind.pairs if not (mode == ASYNC and pair[1].startswith("worker"))]
+
+
+def rounds(it: Running, kind: Kind, mode: str, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Title and account of each."""
     tokens = kind.tokens
     for role in {plant.role for plant in kind.plants.values()}:
@@ -423,7 +434,7 @@ def rounds(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[str,
         for n in range(count)
     )
     yield f"prefill of {PROMPT} tokens", found([Plant("engine", ("", 0), ("prefill",))])
-    for chosen in (*((title,) for title in kind.plants), *kind.pairs):
+    for chosen in (*((title,) for title in kind.plants), *pairs_of(kind, mode)):
         plants = [kind.plants[title] for title in chosen]
         found = merged(
             play(it, f"{chosen}{n}", lambda plants=plants: act_in_turn(it, plants), tokens)  # type: ignore[misc]
@@ -439,7 +450,7 @@ def merged(some: Iterator[Round]) -> Callable[[list[Plant]], dict[str, Any]]:
     def of(plants: list[Plant]) -> dict[str, Any]:
         rows = [account(each, plants) for each in played]
         tokens = sum(row["tokens"] for row in rows)
-        result: dict[str, Any] = {"tokens": tokens}
+        result: dict[str, Any] = {"rounds": sum(row["tokens"] > 0 for row in rows), "of": len(rows), "tokens": tokens}
         for name in [name for name in rows[0] if name not in ("tokens", "causes_ms")]:
             result[name] = round(sum(row[name] * row["tokens"] for row in rows) / max(tokens, 1), 3)
         result["causes_ms"] = defaultdict(float)
@@ -490,10 +501,13 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
         with running(where, Path(log.name)) as it:
             found = {}
             special = {SMALL: lambda: preempted(it), RANKS: lambda: in_ranks(it, kind, options.rounds)}
-            for title, row in special.get(mode, lambda: rounds(it, kind, options.rounds))():
+            for title, row in special.get(mode, lambda: rounds(it, kind, mode, options.rounds))():
                 found[title] = row
                 print(mode, title, json.dumps(row), flush=True)
-            of = {"machine": machine(), "flags": kind.modes[mode], "each": options.rounds}
+            if mode == ASYNC and not any(step.name == ASYNC_STEP for step in it.look().steps):
+                raise AssertionError("the engine schedules in turn")
+            of = {"machine": machine(), "flags": kind.modes[mode], "each": options.rounds, "tokens": kind.tokens}
+            of |= {"model": options.model.name, "streams": STREAMS}
             return {**of, "unjoined": it.look().drops.get("unjoined", 0), "rounds": found}
 
 

@@ -202,7 +202,7 @@ def running(options: argparse.Namespace, log: Path) -> Iterator[Running]:
 
 
 def _written(pipe: Path, line: str) -> bool:
-    """Whether somebody reads it, who has that line now."""
+    """Whether somebody reads it, who gets that line."""
     try:
         with os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "w") as file:
             file.write(line)

@@ -759,11 +759,32 @@ TW_TEST(the_log_s_bound_is_no_rule_for_delays) {
     TW_CHECK_EQ(0, booked_for(&g->lost[0], TW_PHASE_ITL, TW_DELAY_UNEXPLAINED));
     TW_CHECK_EQ(0, g->unexplained_ns[TW_PHASE_ITL][TW_UNEXPLAINED_NO_LOOP_CLOCK]);
     TW_CHECK_EQ(0, g->tail[TW_PHASE_ITL][tw_octave_of(30 * MS)].count);
+    pause_between(g, TW_CAUSE_GC2, now + 10 * MS, now + 14 * MS);
+    tw_stream_token(&s, now += 32 * MS, 1, 0); /* of its 7 ms the pause has 4 at most: the tail has as much as without a log */
+    const tw_tail *tail = &g->tail[TW_PHASE_ITL][tw_octave_of(32 * MS)];
+    TW_CHECK_EQ(1, tail->count);
+    TW_CHECK_EQ(4 * MS, tail->delay_ns[TW_CAUSE_GC2]);
+    TW_CHECK_EQ(3 * MS, tail->unexplained_ns);
+    TW_CHECK_EQ(0, booked_for(&g->lost[0], TW_PHASE_ITL, TW_DELAY_UNEXPLAINED));
     open_at(&s, g, 0);
     tw_stream_token(&s, 30 * MS, 1, 0);
     TW_CHECK_EQ(TW_PHASE_TTFT, last_slow(g).phase);
     TW_CHECK_EQ(0, booked_for(&g->lost[0], TW_PHASE_TTFT, TW_DELAY_UNEXPLAINED));
     tw_segment_destroy(g);
+}
+
+/* The first gaps of the first stream: which are looked at depends on the log's bound, which are slow does not. */
+TW_TEST(the_log_s_bound_makes_no_early_gap_slow) {
+    for (uint64_t logged = 0; logged < 6 * MS; logged += 5 * MS) {
+        tw_segment *g = segment_of(&NO_SLO, logged);
+        tw_stream s;
+        open_at(&s, g, 0);
+        uint64_t now = steady(&s, MS, 2 * MS, 5);
+        tw_stream_token(&s, now += 10 * MS, 1, 0);
+        TW_CHECK_EQ(logged != 0, g->slow_head);
+        TW_CHECK_EQ(0, booked_for(&g->lost[0], TW_PHASE_ITL, TW_DELAY_UNEXPLAINED));
+        tw_segment_destroy(g);
+    }
 }
 
 /* ---- pauses ---- */

@@ -23,12 +23,10 @@ from typing import Any
 
 from at_import import AtImport
 
-POLL_SECONDS = 0.02
 PIECE = 1000
 SLEEP_SECONDS = 0.4  # of a method
 STALL_SECONDS = 0.4  # of a stall whose length can be chosen
 _SGLANG, _BATCHING = "sglang.srt.managers", "transformers.generation.continuous_batching"
-_VLLM_QUEUES = "vllm.distributed.device_communicators.shm_broadcast"
 METHODS = (  # module, class, method
     ("vllm.v1.core.sched.scheduler", "Scheduler", "schedule"),
     ("vllm.v1.worker.worker_base", "WorkerWrapperBase", "execute_model"),
@@ -45,7 +43,26 @@ METHODS = (  # module, class, method
 
 _heap: list[Any] = []
 _loops: list[Any] = []
-_sleeps: dict[str, list[int]] = {}  # of a method that is to sleep: nothing, then from when to when
+_sleeps: dict[str, Log] = {}  # of a method that is to sleep: nothing, then from when to when
+
+
+class Log(list[Any]):
+    """A list that others wait for without looking at it every now and then: that would take the interpreter lock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._longer = threading.Condition()
+
+    def append(self, item: Any) -> None:
+        """As of any list."""
+        with self._longer:
+            super().append(item)
+            self._longer.notify_all()
+
+    def wait_for(self, count: int) -> None:
+        """Until it has so many."""
+        with self._longer:
+            self._longer.wait_for(lambda: len(self) >= count)
 
 
 def begin(directory: str) -> None:
@@ -53,7 +70,7 @@ def begin(directory: str) -> None:
     listen(directory)
     os.register_at_fork(after_in_child=lambda: listen(directory))
     at_import = {name: partial(_let_sleep, name) for name, _, _ in METHODS}
-    at_import |= {"uvicorn.config": partial(_stamp, directory), _VLLM_QUEUES: _wait_asleep}
+    at_import["uvicorn.config"] = partial(_stamp, directory)
     if os.environ.get("PLANT_ASYNC_SCHEDULING"):
         at_import["vllm.platforms.cpu"] = _keep_async_scheduling
     sys.meta_path.insert(0, AtImport(at_import))
@@ -67,10 +84,9 @@ def listen(directory: str) -> None:
 def _listen(mine: str) -> None:
     with contextlib.suppress(FileExistsError):  # the process has become another program
         os.mkfifo(f"{mine}.do")
-    while True:  # a thread that looks for orders every now and then would take the interpreter lock from the server
-        with open(f"{mine}.do") as pipe:
-            for order in map(json.loads, pipe):
-                threading.Thread(target=_obey, args=(mine, order), daemon=True).start()  # another may come meanwhile
+    with os.fdopen(os.open(f"{mine}.do", os.O_RDWR)) as pipe:  # also for writing: so it does not end
+        for line in iter(pipe.readline, ""):
+            threading.Thread(target=_obey, args=(mine, json.loads(line)), daemon=True).start()  # another may follow
 
 
 def _obey(mine: str, order: dict[str, Any]) -> None:
@@ -109,7 +125,7 @@ def _collect(generation: float) -> dict[str, Any]:
 
 def _block(seconds: float) -> dict[str, Any]:
     """The event loop stands still; no collection has to do with it."""
-    done: list[int] = []
+    done = Log()
 
     def stand() -> None:
         done.append(time.monotonic_ns())
@@ -117,8 +133,7 @@ def _block(seconds: float) -> dict[str, Any]:
         done.append(time.monotonic_ns())
 
     _loops[-1].call_soon_threadsafe(stand)
-    while len(done) < 2:
-        time.sleep(POLL_SECONDS)
+    done.wait_for(2)
     return {"start": done[0], "stop": done[1]}
 
 
@@ -126,30 +141,27 @@ def _stall(name: str) -> dict[str, Any]:
     """A stall of tailwatch's demo on the event loop; in a process without one, on this thread."""
     from tailwatch.demo import plants
 
-    plants.LENGTH = STALL_SECONDS
+    plants.LENGTH, plants.log = STALL_SECONDS, Log()
     if _loops:
         _loops[-1].call_soon_threadsafe(plants.run, name)
     else:
         plants.run(name)
-    while not plants.log:
-        time.sleep(POLL_SECONDS)
+    plants.log.wait_for(1)
     _, start, stop = plants.log.pop()
     return {"start": start, "stop": stop}
 
 
 def _sleep(method: str) -> dict[str, Any]:
     """The next call of that method sleeps first; it has begun to."""
-    times = _sleeps[method] = []
-    while not times:
-        time.sleep(POLL_SECONDS)
+    times = _sleeps[method] = Log()
+    times.wait_for(1)
     return {"start": times[0]}
 
 
 def _slept(method: str) -> dict[str, Any]:
     """The end of that."""
     times = _sleeps[method]
-    while len(times) < 2:
-        time.sleep(POLL_SECONDS)
+    times.wait_for(2)
     return {"start": times[0], "stop": times[1]}
 
 
@@ -181,18 +193,6 @@ def _sleeping(method: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return original(*args, **kwargs)
 
     return call
-
-
-def _wait_asleep(module: Any) -> None:
-    """vLLM's engine and workers wait for each other in loops that take a processor each, after a second asleep. Here
-    they do so at once: of two processors none would be left for the API process."""
-    begin_wait = module.SpinCondition.__init__
-
-    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
-        begin_wait(self, *args, **kwargs)
-        self.busy_loop_s = 0
-
-    module.SpinCondition.__init__ = begin
 
 
 def _keep_async_scheduling(module: Any) -> None:

@@ -45,9 +45,9 @@ static inline uint64_t tw_wait_length(const tw_wait *w) { return w->to_ns - w->f
  * thread's. *track: see tw_wait. */
 tw_ready tw_ready_by_loop(const tw_segment *g, uint64_t from_ns, int *track);
 
-/* Fills parts with all of the wait's excess. slow: also what the host and the engine did; else only pauses, client and
- * accept. */
-void tw_wait_explain(tw_segment *g, tw_served_by by, const tw_wait *w, const tw_charge *d, bool slow, tw_parts *out);
+/* Fills parts with all of the wait's excess. whole: also what the host and the engine did; else only pauses, client and
+ * accept. Returns false where the token has its engine's stamp and no step of an engine was found for it, if whole. */
+bool tw_wait_explain(tw_segment *g, tw_served_by by, const tw_wait *w, const tw_charge *d, bool whole, tw_parts *out);
 
 /* Books the parts of a slow wait that are no pauses (those are booked by their charge). */
 void tw_wait_book(tw_segment *g, const tw_wait *w, const tw_parts *parts);

@@ -40,7 +40,7 @@ bool tw_retired_holds(const tw_retired_list *list, const tw_group_id *file);
 tw_segment *tw_retired_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t place, bool served);
 
 /* Adds all that a segment holds; nothing writes to it any more. Label sets are matched by name, roles too; the slow
- * records are the newest of both. Its options (bounds, slow threshold) become the retired segment's. Returns 0 or ENOMEM. */
+ * records are the newest of both. Its options (bounds, that of the log) become the retired segment's. Returns 0 or ENOMEM. */
 int tw_retired_add(tw_segment *sum, const tw_segment *from);
 
 /* Makes it as large as what is in it. Returns the bytes of its file, the list included. */

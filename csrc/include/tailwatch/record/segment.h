@@ -141,7 +141,7 @@ typedef struct tw_share {
     uint64_t overlap_ns, delay_ns;   /* overlap_ns 0: this share is empty */
 } tw_share;
 
-/* One slow gap. Valid when seq == its running number + 1. */
+/* One slow wait, or one for the log. Valid when seq == its running number + 1. */
 typedef struct tw_slow_record {
     uint64_t seq;
     uint64_t end_ns;                /* monotonic */

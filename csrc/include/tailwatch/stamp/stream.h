@@ -20,7 +20,7 @@
  *
  * slow: a gap that exceeds the typical one by more than 2 ms and more than half of it; where no typical gap is known,
  * one over 1 s, or over 20 ms and paused. A TTFT is slow over its bound, and over three times its label set's median.
- * Gaps and TTFTs from segment->slow_ns on (0: none) are kept with their causes as well, but are in no sum of delays.
+ * Others from segment->slow_ns on (0: none) are kept with their causes for the log, and add nothing to the sums.
  *
  * Fluidity follows choice 0: a deadline for the first token (the TTFT bound) and one for each later token (the
  * TPOT bound, or else the ITL bound), slack carried forward; n tokens in a message are n deadlines, n - 1 of them
