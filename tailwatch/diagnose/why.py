@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tailwatch.snapshots.model import SlowGap
 
 _ONE_EVENT_SECONDS = 0.1
+_LEAST_SECONDS = 0.02  # of a gap that is late where no typical gap is known
 _LEAST_SHARE = 0.01  # smaller causes are added up in one line,
 _NO_SHARE = 0.001  # which is left out where it changes no digit
 
@@ -24,11 +25,16 @@ def late_tokens(snapshot: Snapshot, *, request: str | None = None, last: float |
     gaps = [
         gap
         for gap in kept.values()
-        if gap.gap > gap.typical  # of those kept for the log, not all are late
+        if _is_late(gap)
         and (last is None or snapshot.taken - gap.when.timestamp() <= last)
         and (request is None or gap.request_id.startswith(request) or gap.trace_id.startswith(request))
     ]
     return sorted(gaps, key=lambda gap: gap.typical - gap.gap)
+
+
+def _is_late(gap: SlowGap) -> bool:
+    """Of those kept for the log, not all are."""
+    return gap.phase == "ttft" or gap.gap > (gap.typical or _LEAST_SECONDS)
 
 
 def events_of(gaps: list[SlowGap]) -> list[tuple[SlowGap, int]]:

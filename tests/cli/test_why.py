@@ -30,6 +30,26 @@ assert snap.explained is not None and snap.unexplained["no_loop_clock"] == snap.
 print(json.dumps([snap.delay["unexplained"], [[c.seconds, c.cause] for c in late[0].causes]]))
 """
 
+ON_TIME = """
+import time, tailwatch
+tailwatch.install(role="engine", slow_gap_ms=4)
+with tailwatch.stream(model="m") as s:
+    now = time.monotonic_ns()
+    for _ in range(40):
+        s.token(at=(now := now + 5_000_000))
+    s.token(at=(now := now + 4_500_000))
+    s.token(at=now + 6_000_000)
+snap = tailwatch.snapshot()
+assert len([gap for gap in snap.recent if gap.phase == "itl"]) == 41, snap.recent
+assert [gap.token for gap in tailwatch.why() if gap.phase == "itl"] == [42], tailwatch.why()
+assert snap.delay.get("unexplained", 0) == 0, snap.delay
+"""
+
+
+def test_what_is_kept_for_the_log_is_not_late() -> None:
+    """Where slow_gap_ms is below the usual gap, only what is later than that is listed, and nothing counts as delay."""
+    subprocess.run([sys.executable, "-c", ON_TIME], timeout=60, check=True)
+
 
 def test_the_causes_of_an_exited_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also after its processes have gone, from its directory alone."""

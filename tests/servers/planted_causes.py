@@ -183,7 +183,7 @@ KINDS = {
             ("detokenizer: slow handle_batch_token_id_out()", "api: slow handle_batch_output()"),
             ("engine: slow forward_batch_generation()", "api: SIGSTOP"),
         ),
-        900,
+        450,
         # with ignore_eos no more are taken than fit
         crowded={"ignore_eos": False, "logit_bias": {"2": -100}},
     ),
@@ -204,7 +204,7 @@ KINDS = {
             ("engine: slow generation_step()", "api: slow put()"),
             ("engine: slow schedule_batch()", "api: SIGSTOP"),
         ),
-        900,
+        450,
         {"generation_config": json.dumps({"eos_token_id": -1, "do_sample": False})},
     ),
 }
@@ -291,33 +291,47 @@ def act_in_turn(it: Running, plants: list[Plant]) -> list[Interval]:
 
 
 class Round(NamedTuple):
-    """What came of streams that decoded while something happened: their late tokens, what happened when, how long the
-    streams were in flight in all, and the seconds of their delay by cause."""
+    """What came of streams that decoded while something happened: their late tokens, what happened when, and shares of
+    the time that all streams were in flight: of their delay, by cause; and the same since all had tokens."""
 
     late: list[SlowGap]
     intervals: list[Interval]
-    stream_seconds: float
+    shares: dict[str, float]
+    shares_later: dict[str, float]
+
+
+class Moment(NamedTuple):
+    """Seconds of delay by cause so far, and when: monotonic."""
+
     delay: dict[str, float]
+    at: float
 
 
 def play(it: Running, name: str, happen: Callable[[], list[Interval]], tokens: int, other: str = "") -> Round:
     """Streams that decode, and what happens when each has had a twelfth of its tokens. other: the late tokens are those
     of a request of that name."""
-    before, began = it.look().delay, time.monotonic()
+    began = Moment(it.look().delay, time.monotonic())
     streams = it.streams(name, count=STREAMS, tokens=tokens)
     streams.wait_for_tokens(tokens // 12, streams=STREAMS)
+    begun = Moment(it.look().delay, time.monotonic())
     intervals = happen()
     soon = _soon(it, streams)
     streams.finish()
-    seconds = time.monotonic() - began
+    ended = time.monotonic()
     _wait(lambda: it.look().in_flight == 0, 30, "streams are left")
     looks = (soon, it.look())  # the last 256 late tokens are kept
     kept = {(gap.request_id, gap.token): gap for look in looks for gap in late_tokens(look)}
     late = [gap for gap in kept.values() if gap.request_id.startswith(ids_of(other or name))]
     intervals = [with_served(it, other or name, each) for each in intervals]
-    after = looks[-1].delay
-    delay = {cause: after[cause] - before.get(cause, 0.0) for cause in after}
-    return Round(late, intervals, seconds * STREAMS, delay)
+    end = Moment(looks[-1].delay, ended)
+    return Round(late, intervals, shares(began, end), shares(begun, end))
+
+
+def shares(first: Moment, last: Moment) -> dict[str, float]:
+    """Of the time of all streams between two moments: delays by cause, those that there are."""
+    seconds = (last.at - first.at) * STREAMS
+    by_cause = {cause: (total - first.delay.get(cause, 0.0)) / seconds for cause, total in last.delay.items()}
+    return {cause: round(share, 5) for cause, share in by_cause.items() if share > 0}
 
 
 def request(it: Running, name: str, words: int, tokens: int) -> list[Interval]:
@@ -396,10 +410,19 @@ def union(intervals: list[Interval], gap: SlowGap) -> float:
 
 
 def control(found: Round) -> dict[str, Any]:
-    """A round without plants: shares of the streams' time by cause; others: of all but OTHERS."""
-    shares = {cause: seconds / found.stream_seconds for cause, seconds in found.delay.items() if seconds}
-    others = sum(share for cause, share in shares.items() if cause not in OTHERS)
-    return {"late": len(found.late), "others": round(others, 5), "shares": {c: round(s, 5) for c, s in shares.items()}}
+    """A round without plants: shares of the streams' time by cause; others: of all but OTHERS; later: since all streams
+    had tokens."""
+    return {
+        "late": len(found.late),
+        "others": others_of(found.shares),
+        "others later": others_of(found.shares_later),
+        "shares": found.shares,
+    }
+
+
+def others_of(shares: dict[str, float]) -> float:
+    """The sum of what a run without plants should not have."""
+    return round(sum(share for cause, share in shares.items() if cause not in OTHERS), 5)
 
 
 def meets_bars(row: dict[str, Any]) -> bool:
@@ -430,7 +453,7 @@ def rounds(it: Running, kind: Kind, mode: str, count: int) -> Iterator[tuple[str
     play(it, "warm", lambda: request(it, "warm-long", 900, 2), tokens)
     yield "control", control(play(it, "control", list, tokens))
     found = merged(
-        play(it, f"long{n}", lambda n=n: request(it, f"l-{n}", PROMPT, 2), tokens)  # type: ignore[misc]
+        play(it, f"long{n}", lambda n=n: request(it, f"l-{n}", PROMPT, 1), tokens)  # type: ignore[misc]
         for n in range(count)
     )
     yield f"prefill of {PROMPT} tokens", found([Plant("engine", ("", 0), ("prefill",))])
