@@ -112,7 +112,8 @@ def port_of(request: pytest.FixtureRequest, serve: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("kept", [False, True], ids=["new connections", "kept alive"])
 def test_a_paused_process(kept: bool, port_of: Any, observation: Any) -> None:
     """Requests that reach the kernel while the loop is held are charged their wait: TTFT is at least the planted
-    wait less two ticks of the kernel's clock, and never more than the client saw."""
+    wait less two ticks of the kernel's clock, and no more than the client saw and one. The kernel stamps with its last
+    tick: where that came late, because its processor was away, the stamp is early by as much."""
     app = Held()
     seen = observation()
     port = port_of(seen.attach(app).app)
@@ -131,12 +132,13 @@ def test_a_paused_process(kept: bool, port_of: Any, observation: Any) -> None:
         app.go.set()
         with ThreadPoolExecutor(CLIENTS) as pool:
             list(pool.map(Client.read, clients))
+    tick = _hot.jiffy_ns()
     for client in clients:
         stream = app.streams[client.name]
         planted = app.released_ns - client.sent_ns
         assert planted >= HOLD_SECONDS * 1e9
-        assert planted - 2 * _hot.jiffy_ns() <= stream.ttft_ns <= client.first_ns - client.begun_ns
-        assert stream.arrival_ns >= client.begun_ns
+        assert planted - 2 * tick <= stream.ttft_ns <= client.first_ns - client.begun_ns + tick
+        assert stream.arrival_ns >= client.begun_ns - tick
     snapshot = snapshots.take([seen.core.address])
     assert snapshot.arrivals["tcp_info"] >= CLIENTS
     assert snapshot.ttft.count == CLIENTS * (2 if kept else 1) + 1  # and the one that held
