@@ -43,7 +43,6 @@ SMALL = "a small KV cache"
 ENGINES = "two engines"
 ASYNC, ASYNC_STEP = "async scheduling", "step_with_batch_queue"
 RANKS = "two ranks"
-SECOND_SECONDS = 0.2  # of a pair the second begins so long after the first, which takes 0.4
 WORD_TOKENS = 5  # of "word" and a space
 PROMPT, VICTIM = 3000, 2700  # tokens
 
@@ -233,7 +232,7 @@ def act(it: Running, plant: Plant) -> Interval:
 
 
 def begin(it: Running, plant: Plant) -> Callable[[], Interval]:
-    """The same, and returns what waits for its end; a method's sleep has begun by then."""
+    """The same, and returns what waits for its end; a method's sleep is half over by then."""
     pids = [each.pid for each in _processes(it) if each.role == plant.role and plant.title in title_of(each.pid)]
     if not pids:
         raise AssertionError(f"no process {plant.role} {plant.title}")
@@ -282,7 +281,6 @@ def act_in_turn(it: Running, plants: list[Plant]) -> list[Interval]:
         return [act(it, plants[0])]
     assert plants[0].order[0] == "sleep", "the others act as they are waited for"
     first = begin(it, plants[0])
-    time.sleep(SECOND_SECONDS)
     second = act(it, plants[1])
     return [first(), second]
 

@@ -43,7 +43,7 @@ METHODS = (  # module, class, method
 
 _heap: list[Any] = []
 _loops: list[Any] = []
-_sleeps: dict[str, Log] = {}  # of a method that is to sleep: nothing, then from when to when
+_sleeps: dict[str, Log] = {}  # of a method that is to sleep: when it began to, was half through, ended
 
 
 class Log(list[Any]):
@@ -152,17 +152,17 @@ def _stall(name: str) -> dict[str, Any]:
 
 
 def _sleep(method: str) -> dict[str, Any]:
-    """The next call of that method sleeps first; it has begun to."""
+    """The next call of that method sleeps first; that is half over."""
     times = _sleeps[method] = Log()
-    times.wait_for(1)
+    times.wait_for(2)
     return {"start": times[0]}
 
 
 def _slept(method: str) -> dict[str, Any]:
     """The end of that."""
     times = _sleeps[method]
-    times.wait_for(2)
-    return {"start": times[0], "stop": times[1]}
+    times.wait_for(3)
+    return {"start": times[0], "stop": times[2]}
 
 
 _ORDERS: dict[str, Callable[[Any], dict[str, Any]]] = {
@@ -188,8 +188,9 @@ def _sleeping(method: str, original: Callable[..., Any]) -> Callable[..., Any]:
         times = _sleeps.get(method)
         if times is not None and not times:
             times.append(time.monotonic_ns())
-            time.sleep(SLEEP_SECONDS)
-            times.append(time.monotonic_ns())
+            for _ in range(2):
+                time.sleep(SLEEP_SECONDS / 2)
+                times.append(time.monotonic_ns())
         return original(*args, **kwargs)
 
     return call
