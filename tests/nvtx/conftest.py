@@ -60,6 +60,11 @@ class Story:
         """Names by number."""
         return {e.category: e.text for e in self("category")}
 
+    def before(self, event: Event) -> Event:
+        """The call of the same thread before this one; names of categories and texts are none."""
+        earlier = (e for e in self.events[: self.events.index(event)] if (e.pid, e.tid) == (event.pid, event.tid))
+        return [e for e in earlier if e.what not in ("category", "register")][-1]
+
     def pushed(self, text: str | None = None, *, open_ends: int = 0) -> list[Range]:
         """Push/pop ranges. Each pop has a push, of its thread and depth; open_ends of all pushes have no pop."""
         stacks: dict[tuple[int, int], list[Event]] = defaultdict(list)
