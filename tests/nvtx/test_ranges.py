@@ -6,8 +6,6 @@ import json
 
 from tailwatch.options.config import Config
 
-from .conftest import Story
-
 ONE_OF_EACH = """
 import gc, json, tailwatch
 gc.disable()
