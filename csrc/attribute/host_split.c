@@ -34,7 +34,7 @@ typedef struct owner {
 
 /* Of one step, of which the latest samples are read first. */
 typedef struct sampled_waits {
-    uint64_t end_ns, point; /* of the step, and that point's number */
+    uint64_t begin_ns, end_ns, point; /* of the step, and its end's number; begin_ns 0: it goes on */
     uint64_t gil_ns, others_ns, ran_ns;
 } sampled_waits;
 
@@ -85,9 +85,11 @@ static uint64_t end_of(const tw_host_span *s, findings *f) {
     return most(s->to_ns, least(s->to_ns + half, latest));
 }
 
-static uint64_t overlap_of(const tw_host_span *s, findings *f) {
-    return since(least(end_of(s, f), f->to_ns), most(s->from_ns, f->from_ns));
+static uint64_t overlap_since(const tw_host_span *s, findings *f, uint64_t from_ns) {
+    return since(least(end_of(s, f), f->to_ns), most(s->from_ns, from_ns));
 }
+
+static uint64_t overlap_of(const tw_host_span *s, findings *f) { return overlap_since(s, f, f->from_ns); }
 
 static bool is_own(const owner *own, const tw_host_span *handle) {
     if (own->request != 0 && tw_span_request(handle) == own->request) return true;
@@ -156,7 +158,6 @@ static uint64_t usual_sleep(const tw_host_track *t, uint64_t number) {
 static void close_step(findings *f) {
     const sampled_waits w = f->waits;
     tw_host_point begin, end;
-    memset(&f->waits, 0, sizeof f->waits);
     if (w.gil_ns == 0 || w.point == 0 || !tw_host_track_read(f->steps, w.point - 1, &begin)) return;
     if (!tw_host_track_read(f->steps, w.point, &end) || end.at_ns != w.end_ns) return; /* it goes on */
     const uint64_t from = most(most(end.wake_ns, begin.at_ns), f->from_ns), to = least(end.at_ns, f->to_ns);
@@ -168,12 +169,21 @@ static void close_step(findings *f) {
     f->unseen_ns += since((uint64_t)((wide)asleep * w.gil_ns / (w.gil_ns + w.others_ns)), w.gil_ns);
 }
 
-static void note_sampled(findings *f, const tw_host_span *s, uint64_t ns) {
+static void open_step(findings *f, uint64_t end_ns) {
+    tw_host_point end;
+    const bool ended = tw_host_track_read(f->steps, f->point, &end) && end.at_ns == end_ns;
+    f->waits = (sampled_waits){.begin_ns = ended ? end.wake_ns : 0, .end_ns = end_ns, .point = f->point};
+}
+
+/* What is before the begin of a step has no share in it. */
+static void note_sampled(findings *f, const tw_host_span *s) {
     const tw_span_kind kind = tw_span_kind_of(s);
     const uint64_t end = step_end(f, s->from_ns);
-    if (end != f->waits.end_ns) close_step(f);
-    f->waits.end_ns = end;
-    f->waits.point = f->point;
+    if (end != f->waits.end_ns) {
+        close_step(f);
+        open_step(f, end);
+    }
+    const uint64_t ns = overlap_since(s, f, most(f->waits.begin_ns, f->from_ns));
     if (kind == TW_SPAN_GIL) f->waits.gil_ns += ns;
     else *(kind == TW_SPAN_RUN ? &f->waits.ran_ns : &f->waits.others_ns) += ns;
 }
@@ -181,9 +191,11 @@ static void note_sampled(findings *f, const tw_host_span *s, uint64_t ns) {
 static void find_one(findings *f, const tw_host_span *s) {
     if (!tw_span_is_of(s, f->track)) return;
     const uint64_t ns = overlap_of(s, f);
-    if (tw_span_certainty(s) == TW_SAMPLED) f->next_ns = s->from_ns;
+    if (tw_span_certainty(s) == TW_SAMPLED) {
+        if (f->steps != NULL && ns > 0) note_sampled(f, s);
+        f->next_ns = s->from_ns;
+    }
     if (ns == 0) return;
-    if (f->steps != NULL && tw_span_certainty(s) == TW_SAMPLED) note_sampled(f, s, ns);
     switch (tw_span_kind_of(s)) {
     case TW_SPAN_SILENCE:
         if (s->detail == TW_SILENCE_STOPPED) note_stop(f, s, ns);

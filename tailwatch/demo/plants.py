@@ -108,10 +108,12 @@ def plant_dealloc() -> None:
 
 
 def plant_faults() -> None:
-    """Touches each page of new memory."""
-    with mmap.mmap(-1, 96 << 20) as memory:
-        for at in range(0, len(memory), 4096):
-            memory[at] = 1
+    """Touches each page of new memory, for as long."""
+    until = time.monotonic() + LENGTH
+    while time.monotonic() < until:
+        with mmap.mmap(-1, 96 << 20) as memory:
+            for at in range(0, len(memory), 4096):
+                memory[at] = 1
 
 
 def hold_the_lock() -> None:

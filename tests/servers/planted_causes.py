@@ -2,7 +2,7 @@
 compares what ``tailwatch why`` has of each late token with the plants' own logs.
 
     python tests/servers/planted_causes.py [vllm | sglang | transformers] --venv VENV --model DIR
-                                           [--modes MODE ...] [--rounds N] [--json FILE]
+                                           [--modes MODE ...] [--rounds N] [--plants TITLE ...] [--json FILE]
 
 VENV has the server (vLLM, where none is named) and this tailwatch, DIR is make_model.py's; for vLLM that of --small,
 with which its steps take about as long as those of the other two. The plants are in plant/.
@@ -35,9 +35,10 @@ from tailwatch.diagnose.why import late_tokens
 from tailwatch.snapshots.model import Cause, SlowGap
 
 STREAMS = 4
-OBJECTS = 800_000  # of the heap that is collected: well beyond CLEAR_SECONDS
+OBJECTS = 2_400_000  # of the heap that is collected: so that it takes about as long as the other plants
 STOP_SECONDS = 0.4
 CLEAR_SECONDS = 0.02  # so late is a token that is judged: no slice of the machine's other work
+PREEMPTED_SECONDS = 0.4  # so late, at least, is one whose request waits for a place in the KV cache
 OTHERS = ("cpu", "device", "own_prefill")  # waits for a CPU, and what a run without plants may have
 SMALL = "a small KV cache"
 ENGINES = "two engines"
@@ -442,20 +443,22 @@ def pairs_of(kind: Kind, mode: str) -> list[tuple[str, str]]:
     return [pair for pair in kind.pairs if not (mode == ASYNC and pair[1].startswith("worker"))]
 
 
-def rounds(it: Running, kind: Kind, mode: str, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Title and account of each."""
+def rounds(it: Running, kind: Kind, mode: str, count: int, only: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Title and account of each, or of those plants only."""
     tokens = kind.tokens
     for role in {plant.role for plant in kind.plants.values()}:
         for pid in [each.pid for each in _processes(it) if each.role == role]:
             it.order(pid, "build", OBJECTS)
     play(it, "warm", lambda: request(it, "warm-long", 900, 2), tokens)
-    yield "control", control(play(it, "control", list, tokens))
-    found = merged(
-        play(it, f"long{n}", lambda n=n: request(it, f"l-{n}", PROMPT, 1), tokens)  # type: ignore[misc]
-        for n in range(count)
-    )
-    yield f"prefill of {PROMPT} tokens", found([Plant("engine", ("", 0), ("prefill",))])
-    for chosen in (*((title,) for title in kind.plants), *pairs_of(kind, mode)):
+    if not only:
+        yield "control", control(play(it, "control", list, tokens))
+        found = merged(
+            play(it, f"long{n}", lambda n=n: request(it, f"l-{n}", PROMPT, 1), tokens)  # type: ignore[misc]
+            for n in range(count)
+        )
+        yield f"prefill of {PROMPT} tokens", found([Plant("engine", ("", 0), ("prefill",))])
+    all_of_them = [*((title,) for title in kind.plants), *pairs_of(kind, mode)]
+    for chosen in all_of_them if not only else [(title,) for title in only]:
         plants = [kind.plants[title] for title in chosen]
         found = merged(
             play(it, f"{chosen}{n}", lambda plants=plants: act_in_turn(it, plants), tokens)  # type: ignore[misc]
@@ -499,11 +502,12 @@ def in_ranks(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[st
 
 
 def preempted(it: Running) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The KV cache does not hold the streams and a request with a long prompt: it loses its place to them. Its first
-    token waits for its own prefill, and is not judged."""
+    """The KV cache does not hold the streams and a request with a long prompt: it loses its place to them. Judged is the
+    token that waits for a place; the first one waits for its own prefill."""
     play(it, "warm", list, tokens=30)
     found = play(it, "preempted", lambda: request(it, "victim", VICTIM, 300), tokens=600, other="victim")
-    found = found._replace(late=[gap for gap in found.late if gap.phase == "itl"])
+    late = [gap for gap in found.late if gap.phase == "itl" and gap.gap - gap.typical >= PREEMPTED_SECONDS]
+    found = found._replace(late=late)
     yield "preempted", account(found, [Plant("engine", ("", 0), ("preempted", "queued"))])
 
 
@@ -522,7 +526,7 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
         with running(where, Path(log.name)) as it:
             found = {}
             special = {SMALL: lambda: preempted(it), RANKS: lambda: in_ranks(it, kind, options.rounds)}
-            for title, row in special.get(mode, lambda: rounds(it, kind, mode, options.rounds))():
+            for title, row in special.get(mode, lambda: rounds(it, kind, mode, options.rounds, options.plants))():
                 found[title] = row
                 print(mode, title, json.dumps(row), flush=True)
             if mode == ASYNC and not any(step.name == ASYNC_STEP for step in it.look().steps):
@@ -549,12 +553,19 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--modes", nargs="+", help="all, where none is given", metavar="MODE")
     parser.add_argument("--rounds", type=int, default=3, help="of each plant")
+    parser.add_argument(
+        "--plants", nargs="+", default=[], help="only those, to look at; not with --json", metavar="TITLE"
+    )
     parser.add_argument("--json", type=Path, help="written after each mode; those of an earlier run are kept in it")
     options = parser.parse_args()
     kind = KINDS[options.server]
     modes = options.modes or list(kind.modes)
     if unknown := set(modes) - set(kind.modes):
         parser.error(f"no modes of {options.server}: {', '.join(unknown)}; it has {', '.join(kind.modes)}")
+    if options.plants and options.json:
+        parser.error("--json: the file has all plants of a mode, not those of --plants alone")
+    if unknown := set(options.plants) - set(kind.plants):
+        parser.error(f"no plants of {options.server}: {', '.join(unknown)}; it has {', '.join(kind.plants)}")
     found = json.loads(options.json.read_text())["modes"] if options.json and options.json.exists() else {}
     for mode in modes:
         found[mode] = run(kind, mode, options)

@@ -349,3 +349,25 @@ def test_each_kind_of_step_has_a_limit_of_its_own(install: Callable[..., tailwat
 
     with tailwatch.stream(model="m"):
         until(lambda: limit_in("run", 10) > 2 * limit_in("process", 0), "two limits")
+
+
+@pytest.mark.parametrize(("waiting", "seen"), [(1, True), (None, True), (0, False)])
+def test_what_a_thread_does_between_steps_is_looked_at_where_work_is_left(
+    waiting: int | None, seen: bool, install: Callable[..., tailwatch.Watch]
+) -> None:
+    """Its loop may wait for the interpreter lock there, too. A thread that has nothing to do is idle."""
+    core = install().core
+    segment = ffi.cast("const tw_segment *", core.address)
+
+    def samples_after_a_step() -> int:
+        with tailwatch.step("run", waiting=waiting):
+            pass
+        before, end = segment.host.samples, core.host_status()["watchdog_wakeups"] + 10
+        until(lambda: core.host_status()["watchdog_wakeups"] >= end, "turns of the watchdog, of 2 ms or more")
+        return segment.host.samples - before
+
+    with tailwatch.stream(model="m"):
+        if seen:
+            until(lambda: samples_after_a_step() > 0, "samples between two steps")
+        else:
+            assert [samples_after_a_step() for _ in range(5)] == [0] * 5

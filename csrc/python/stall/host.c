@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/arithmetic.h"
 #include "tailwatch/attribute/host_split.h"
 #include "tailwatch/attribute/stalls.h"
 #include "tailwatch/stall/cgroup_cpu.h"
@@ -109,15 +110,19 @@ void core_follow_steps(CoreObject *core, tw_step_lane *lane) {
     follow(core, (uint32_t)track, thread);
 }
 
-void core_step_is_of(tw_step_lane *lane, tw_host_track *track, uint32_t name) {
+void core_step_is_of(tw_step_lane *lane, tw_host_track *track, uint32_t name, uint64_t now_ns) {
+    uint64_t *between_ns = &lane->usual_ns[TW_STEP_BETWEEN];
+    if (lane->name == TW_STEP_BETWEEN) /* learned slowly: an idle engine's may be of any length */
+        *between_ns = tw_host_usual_step(most(*between_ns, 1), since(now_ns, tw_load(&track->wake_ns)));
     lane->name = name;
     tw_host_step_is_of(track, name, lane->usual_ns[name]);
 }
 
-void core_followed_step_ends(CoreObject *core, tw_step_lane *lane, const tw_step *step, uint64_t now_ns, int learns) {
+void core_followed_step_ends(CoreObject *core, tw_step_lane *lane, const tw_step *step, uint64_t now_ns, int learns,
+                             uint64_t waiting) {
     tw_host_track *track = &core->segment->host.track[lane->followed - 1];
     uint64_t *usual_ns = &lane->usual_ns[step->name];
-    if (lane->name != step->name) core_step_is_of(lane, track, step->name); /* another one began since */
+    if (lane->name != step->name) core_step_is_of(lane, track, step->name, now_ns); /* another one began since */
     if (now_ns - tw_load(&track->point_ns) >= TW_POINT_EVERY_NS)
         tw_host_point_now(&core->segment->host, (uint32_t)lane->followed - 1);
     if (learns) {
@@ -125,6 +130,9 @@ void core_followed_step_ends(CoreObject *core, tw_step_lane *lane, const tw_step
         core_wake_watchdog(core);
     }
     tw_host_step_ends(track, now_ns, *usual_ns);
+    if (waiting == 0) return;
+    core_step_is_of(lane, track, TW_STEP_BETWEEN, now_ns);
+    tw_host_step_begins(track, now_ns);
 }
 
 void loop_clock_begin(loop_clock *clock, CoreObject *core) {

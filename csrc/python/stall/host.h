@@ -52,10 +52,11 @@ static inline void core_wake_watchdog(CoreObject *core) {
 void core_follow_steps(CoreObject *core, tw_step_lane *lane);
 
 /* The steps of a lane are of another kind from now on. */
-void core_step_is_of(tw_step_lane *lane, tw_host_track *track, uint32_t name);
+void core_step_is_of(tw_step_lane *lane, tw_host_track *track, uint32_t name, uint64_t now_ns);
 
 /* The latest step of a lane that is followed has ended. */
-void core_followed_step_ends(CoreObject *core, tw_step_lane *lane, const tw_step *step, uint64_t now_ns, int learns);
+void core_followed_step_ends(CoreObject *core, tw_step_lane *lane, const tw_step *step, uint64_t now_ns, int learns,
+                             uint64_t waiting);
 
 /* A step of the calling thread begins: the watchdog looks at it once it takes longer than is usual. */
 static inline void core_step_begins(CoreObject *core, const tw_step *step) {
@@ -64,15 +65,17 @@ static inline void core_step_begins(CoreObject *core, const tw_step *step) {
     if (lane->followed == 0 || lane->turns++ % STEP_TURNS == 0) core_follow_steps(core, lane);
     if (lane->followed <= 0 || lane->track.open != 1) return;
     tw_host_track *track = &core->segment->host.track[lane->followed - 1];
-    if (__builtin_expect(lane->name != step->name, 0)) core_step_is_of(lane, track, step->name);
+    if (__builtin_expect(lane->name != step->name, 0)) core_step_is_of(lane, track, step->name, step->start_ns);
     tw_host_step_begins(track, step->start_ns);
 }
 
-/* It has ended; learns: whether it ran something. */
-static inline void core_step_ends(CoreObject *core, const tw_step *step, uint64_t now_ns, int learns) {
+/* It has ended. learns: whether it ran something; waiting: as of tw_step_end(): unless nothing does, what the thread does
+ * until its next step is looked at, too. */
+static inline void core_step_ends(CoreObject *core, const tw_step *step, uint64_t now_ns, int learns,
+                                  uint64_t waiting) {
     tw_step_lane *lane = &core->steps.stepper.lane[step->lane];
     if (lane->followed <= 0 || lane->thread != step->thread || lane->track.open != 0) return;
-    core_followed_step_ends(core, lane, step, now_ns, learns);
+    core_followed_step_ends(core, lane, step, now_ns, learns, waiting);
 }
 
 /* What identifies the context in which the calling thread runs code; 0: none, or not known. Under the GIL. */

@@ -112,7 +112,7 @@ static int is_open(const StepObject *self) { return self->depth > 0 && self->epo
 static void abandon(CoreObject *core, const tw_step *step) {
     const uint64_t now = tw_now_ns();
     tw_step_end(&core->steps.stepper, step, now, 0, TW_STEP_UNKNOWN);
-    core_step_ends(core, step, now, 0);
+    core_step_ends(core, step, now, 0, 0);
 }
 
 static void step_dealloc(PyObject *op) {
@@ -174,7 +174,7 @@ static PyObject *step_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     if (!is_open(self) || --self->depth > 0) Py_RETURN_NONE;
     if (__builtin_expect(tw_load(&core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(core);
     tw_step_end(&core->steps.stepper, &self->step, now, self->batch, self->waiting);
-    core_step_ends(core, &self->step, now, self->batch > 0);
+    core_step_ends(core, &self->step, now, self->batch > 0, self->waiting);
     core->steps.ended++;
     if (__builtin_expect(self->range.begun != 0, 0)) nvtx_end(&self->range);
     if (__builtin_expect(tw_recorder_on(&core->trace.recorder), 0)) record(core, self, now);

@@ -27,7 +27,7 @@ static void follow_leaves(CoreObject *core, uint64_t now_ns) {
     const tw_step step = {.start_ns = track->last.at_ns, .lane = TW_STEP_LANE_OF_RANK, .thread = (uint64_t)pthread_self()};
     if (track->open == 0) return;
     track->open = 0;
-    core_step_ends(core, &step, now_ns, 1);
+    core_step_ends(core, &step, now_ns, 1, 0);
 }
 
 /* rank_enters(mark, rank, group) -> what to leave with; 0: nothing was recorded. */

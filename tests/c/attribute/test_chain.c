@@ -292,6 +292,27 @@ TW_TEST(sleep_before_a_step_begins_is_not_its_wait) {
     TW_CHECK_EQ(29 * MS, gil_of(&p)); /* 40 since it began, 10 on a CPU, 1 usual */
 }
 
+TW_TEST(what_was_sampled_before_a_step_begins_has_no_share_in_its_sleep) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_sleeps(t), k1 = step(80 * MS);
+    const tw_host_point p1 = {.at_ns = k1, .cpu_ns = 910 * MS, .wake_ns = k0 + 50 * MS};
+    tw_host_track_add(t, &p1);
+    sampled(TW_SPAN_SLEEP, k0 + 10 * MS, k0 + 42 * MS);
+    sampled(TW_SPAN_GIL, k0 + 60 * MS, k0 + 76 * MS); /* 1 ms more */
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(29 * MS, gil_of(&p));
+}
+
+TW_TEST(a_wait_between_two_steps_counts_as_it_was_sampled) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_sleeps(t), k1 = step(80 * MS);
+    const tw_host_point p1 = {.at_ns = k1, .cpu_ns = 910 * MS, .wake_ns = k0 + 80 * MS};
+    tw_host_track_add(t, &p1);
+    sampled(TW_SPAN_GIL, k0 + 10 * MS, k0 + 74 * MS); /* 4 ms more */
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(68 * MS, gil_of(&p));
+}
+
 TW_TEST(sleep_of_the_step_before_is_not_its_wait) {
     tw_host_track *t = thread_with_steps();
     const uint64_t k0 = warm_with_sleeps(t), k1 = sleeps_through(t), k2 = step(30 * MS);
