@@ -502,8 +502,8 @@ def in_ranks(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[st
 
 
 def preempted(it: Running) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The KV cache does not hold the streams and a request with a long prompt: it loses its place to them. The token that
-    waits for a place is judged; the first one waits for its own prefill."""
+    """The KV cache does not hold the streams and a request with a long prompt: it loses its place to them. The token
+    that waits for a place is judged; the first one waits for its own prefill."""
     play(it, "warm", list, tokens=30)
     found = play(it, "preempted", lambda: request(it, "victim", VICTIM, 300), tokens=600, other="victim")
     late = [gap for gap in found.late if gap.phase == "itl" and gap.gap - gap.typical >= PREEMPTED_SECONDS]
