@@ -101,7 +101,8 @@ typedef struct tw_host_track {
     uint64_t handle_task;   /* what identifies the task whose step it is; 0: of none */
     uint64_t idle_ns;       /* all waits so far */
     uint64_t iterations;
-    /* of a thread with engine steps that runs no loop: a step begins at wake_ns and ends at waiting_since_ns */
+    /* of a thread with engine steps that runs no loop: a step, or what passes until the next one while requests wait for
+     * that, begins at wake_ns; the thread has nothing to do since waiting_since_ns */
     uint64_t step_limit_ns; /* what a step takes beyond that is a stall; 0: it is a loop's */
     uint64_t step;          /* its kind */
     uint64_t point_ns;      /* of the newest point */
