@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 LENGTH = 0.08
+HELD = 20  # characters of a match that keeps the interpreter lock: tens of milliseconds; one more doubles it
 SHORT = 0.002
 SHORT_ONES = 5
 log: list[tuple[str, int, int]] = []  # plant, from, to: by the plants themselves
@@ -120,7 +121,7 @@ def hold_the_lock() -> None:
     """In a thread: the loop waits for the interpreter lock for as long."""
     began = time.monotonic_ns()
     while time.monotonic_ns() - began < LENGTH * 1e9:
-        re.match(r"(a+)+$", "a" * 20 + "b")
+        re.match(r"(a+)+$", "a" * HELD + "b")
     log.append(("gil", began, time.monotonic_ns()))
 
 

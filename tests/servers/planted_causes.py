@@ -35,7 +35,7 @@ from tailwatch.diagnose.why import late_tokens
 from tailwatch.snapshots.model import Cause, SlowGap
 
 STREAMS = 4
-OBJECTS = 2_400_000  # of the heap that is collected: so that it takes about as long as the other plants
+OBJECTS = 2_000_000  # of the heap that is collected: so that it takes about as long as the other plants
 STOP_SECONDS = 0.4
 CLEAR_SECONDS = 0.02  # so late is a token that is judged: no slice of the machine's other work
 PREEMPTED_SECONDS = 0.4  # so late, at least, is one whose request waits for a place in the KV cache

@@ -14,18 +14,21 @@ import gc
 import json
 import operator
 import os
+import random
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from at_import import AtImport
 
-PIECE = 1000
+PIECE, REFERENCES = 1000, 4
 SLEEP_SECONDS = 0.4  # of a method
 STALL_SECONDS = 0.4  # of a stall whose length can be chosen
+HELD = 23  # see tailwatch.demo.plants: some tenths of a second at a time
 _SGLANG, _BATCHING = "sglang.srt.managers", "transformers.generation.continuous_batching"
 METHODS = (  # module, class, method
     ("vllm.v1.core.sched.scheduler", "Scheduler", "schedule"),
@@ -101,9 +104,11 @@ def _obey(mine: str, order: dict[str, Any]) -> None:
 
 
 def _build(objects: float) -> dict[str, Any]:
-    """So many objects, a little at a time."""
+    """So many objects, a little at a time. Each refers to others anywhere in memory, as those of a program do: a
+    collection waits for memory with each."""
     for _ in range(int(objects) // PIECE):
-        _heap.append([[i] for i in range(PIECE)])
+        others = iter(random.choices(_heap or [None], k=PIECE * REFERENCES))
+        _heap.extend([list(islice(others, REFERENCES)) for _ in range(PIECE)])
         time.sleep(0)
     return {"objects": gc.get_freeze_count()}
 
@@ -111,7 +116,7 @@ def _build(objects: float) -> dict[str, Any]:
 def _drop(_: float) -> dict[str, Any]:
     """The reverse, as gently."""
     while _heap:
-        _heap.pop()
+        del _heap[-PIECE:]
         time.sleep(0)
     return {}
 
@@ -141,7 +146,7 @@ def _stall(name: str) -> dict[str, Any]:
     """A stall of tailwatch's demo on the event loop; in a process without one, on this thread."""
     from tailwatch.demo import plants
 
-    plants.LENGTH, plants.log = STALL_SECONDS, Log()
+    plants.LENGTH, plants.HELD, plants.log = STALL_SECONDS, HELD, Log()
     if _loops:
         _loops[-1].call_soon_threadsafe(plants.run, name)
     else:
