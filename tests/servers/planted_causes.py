@@ -156,7 +156,7 @@ KINDS = {
             ("worker: slow execute_model()", "api: slow process_outputs()"),
             ("engine: slow schedule()", "api: SIGSTOP"),
         ),
-        200,
+        300,
     ),
     "sglang": Kind(
         "sglang, overlapping",
@@ -443,9 +443,14 @@ def pairs_of(kind: Kind, mode: str) -> list[tuple[str, str]]:
     return [pair for pair in kind.pairs if not (mode == ASYNC and pair[1].startswith("worker"))]
 
 
+def tokens_of(kind: Kind, mode: str) -> int:
+    """Of each stream. Two engines have few streams each, and short steps; their processes are slow to answer."""
+    return kind.tokens * (2 if mode == ENGINES else 1)
+
+
 def rounds(it: Running, kind: Kind, mode: str, count: int, only: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Title and account of each, or of those plants only."""
-    tokens = kind.tokens
+    tokens = tokens_of(kind, mode)
     for role in {plant.role for plant in kind.plants.values()}:
         for pid in [each.pid for each in _processes(it) if each.role == role]:
             it.order(pid, "build", OBJECTS)
@@ -531,8 +536,8 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
                 print(mode, title, json.dumps(row), flush=True)
             if mode == ASYNC and not any(step.name == ASYNC_STEP for step in it.look().steps):
                 raise AssertionError("the engine schedules in turn")
-            of = {"machine": machine(), "flags": kind.modes[mode], "each": options.rounds, "tokens": kind.tokens}
-            of |= {"model": options.model.name, "streams": STREAMS}
+            of = {"machine": machine(), "flags": kind.modes[mode], "each": options.rounds}
+            of |= {"model": options.model.name, "streams": STREAMS, "tokens": tokens_of(kind, mode)}
             return {**of, "unjoined": it.look().drops.get("unjoined", 0), "rounds": found}
 
 
