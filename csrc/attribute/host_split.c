@@ -34,7 +34,7 @@ typedef struct owner {
 
 /* Of one step, of which the latest samples are read first. */
 typedef struct sampled_waits {
-    uint64_t begin_ns, end_ns, point; /* of the step, and its end's number; begin_ns 0: it goes on */
+    uint64_t end_ns, point; /* of the step, and that point's number */
     uint64_t gil_ns, others_ns, ran_ns;
 } sampled_waits;
 
@@ -47,7 +47,7 @@ typedef struct findings {
     uint64_t stop_from_ns, stop_to_ns; /* the longest stop */
     const tw_host_track *steps; /* whose spans no counter scales: a thread with engine steps; NULL: none */
     uint64_t next_ns;           /* of a ring that is read: when the sampled span after this one begins */
-    uint64_t point, point_ns, end_ns; /* of step_end(): where it has come to, with which instant; what it found */
+    uint64_t point, point_ns, begin_ns, end_ns; /* of find_step(): where it has come to, with which instant; the step */
     sampled_waits waits;
     uint64_t unseen_ns; /* of steps: waits for the interpreter lock of which no sample is */
 } findings;
@@ -61,35 +61,36 @@ typedef struct split {
     tw_parts *out;
 } split;
 
-/* The end of the step that goes on at an instant: the first point after it; UINT64_MAX: there is none yet. Spans come
- * newest first: it goes on where it was. */
-static uint64_t step_end(findings *f, uint64_t at_ns) {
+/* The step that goes on at an instant, or else the next one. Its end is the first point after that; UINT64_MAX: there is
+ * none yet. Spans come newest first: it goes on where it was. */
+static void find_step(findings *f, uint64_t at_ns) {
     tw_host_point point;
     if (f->end_ns == 0 || at_ns > f->point_ns) {
         f->point = tw_load_acquire(&f->steps->point_head);
+        f->begin_ns = tw_load(&f->steps->wake_ns);
         f->end_ns = UINT64_MAX;
     }
     f->point_ns = at_ns;
-    for (; f->point > 0 && tw_host_track_read(f->steps, f->point - 1, &point) && point.at_ns > at_ns; --f->point)
+    for (; f->point > 0 && tw_host_track_read(f->steps, f->point - 1, &point) && point.at_ns > at_ns; --f->point) {
+        f->begin_ns = point.wake_ns;
         f->end_ns = point.at_ns;
-    return f->end_ns;
+    }
 }
 
 /* What a sample shows goes on until some moment before the next one was due, half of that on average, and no longer than
- * the step. */
+ * the step, or the time before it. */
 static uint64_t end_of(const tw_host_span *s, findings *f) {
     if (f->steps == NULL || tw_span_certainty(s) != TW_SAMPLED) return s->to_ns;
     const uint64_t half = most(TW_WATCH_SAMPLE_NS, (s->to_ns - s->from_ns) / 8) / 2;
     if (s->from_ns >= f->to_ns || s->to_ns + half <= f->from_ns) return s->to_ns; /* points are read for what counts */
-    const uint64_t latest = least(f->next_ns, step_end(f, s->from_ns));
+    find_step(f, s->from_ns);
+    const uint64_t latest = least(f->next_ns, s->from_ns < f->begin_ns ? f->begin_ns : f->end_ns);
     return most(s->to_ns, least(s->to_ns + half, latest));
 }
 
-static uint64_t overlap_since(const tw_host_span *s, findings *f, uint64_t from_ns) {
-    return since(least(end_of(s, f), f->to_ns), most(s->from_ns, from_ns));
+static uint64_t overlap_of(const tw_host_span *s, findings *f) {
+    return since(least(end_of(s, f), f->to_ns), most(s->from_ns, f->from_ns));
 }
-
-static uint64_t overlap_of(const tw_host_span *s, findings *f) { return overlap_since(s, f, f->from_ns); }
 
 static bool is_own(const owner *own, const tw_host_span *handle) {
     if (own->request != 0 && tw_span_request(handle) == own->request) return true;
@@ -169,21 +170,16 @@ static void close_step(findings *f) {
     f->unseen_ns += since((uint64_t)((wide)asleep * w.gil_ns / (w.gil_ns + w.others_ns)), w.gil_ns);
 }
 
-static void open_step(findings *f, uint64_t end_ns) {
-    tw_host_point end;
-    const bool ended = tw_host_track_read(f->steps, f->point, &end) && end.at_ns == end_ns;
-    f->waits = (sampled_waits){.begin_ns = ended ? end.wake_ns : 0, .end_ns = end_ns, .point = f->point};
-}
-
 /* What is before the begin of a step has no share in it. */
 static void note_sampled(findings *f, const tw_host_span *s) {
     const tw_span_kind kind = tw_span_kind_of(s);
-    const uint64_t end = step_end(f, s->from_ns);
-    if (end != f->waits.end_ns) {
+    find_step(f, s->from_ns);
+    if (f->end_ns != f->waits.end_ns) {
         close_step(f);
-        open_step(f, end);
+        f->waits = (sampled_waits){.end_ns = f->end_ns, .point = f->point};
     }
-    const uint64_t ns = overlap_since(s, f, most(f->waits.begin_ns, f->from_ns));
+    if (s->from_ns < f->begin_ns) return;
+    const uint64_t ns = overlap_of(s, f);
     if (kind == TW_SPAN_GIL) f->waits.gil_ns += ns;
     else *(kind == TW_SPAN_RUN ? &f->waits.ran_ns : &f->waits.others_ns) += ns;
 }

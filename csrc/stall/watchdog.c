@@ -14,6 +14,7 @@
 #include "base/tw_malloc.h"
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/base/clock.h"
+#include "tailwatch/record/step_stats.h"
 #include "tailwatch/stall/cgroup_cpu.h"
 #include "tailwatch/stall/thread_state.h"
 
@@ -50,6 +51,28 @@ struct tw_watchdog {
     uint64_t budget_ns, budget_at_ns, cpu_ns, woke_ns, run_delay_ns, busy_ns;
     int schedstat;
 };
+
+/* ---- stops ---- */
+
+#define STOPS_SEEN 8 /* spans of a ring among which the same stop is looked for */
+
+static bool is_noted(const tw_span_ring *ring, uint64_t from_ns) {
+    const uint64_t head = tw_load_acquire(&ring->head);
+    tw_host_span s;
+    for (uint64_t n = head; n > since(head, STOPS_SEEN); --n)
+        if (tw_span_read(ring, n - 1, &s) && tw_span_kind_of(&s) == TW_SPAN_SILENCE && s.from_ns == from_ns) return true;
+    return false;
+}
+
+uint64_t tw_stop_note(tw_host *host, uint64_t now_ns) {
+    const uint64_t turn = tw_load(&host->watchdog_turn_ns);
+    const uint64_t from = most(turn, tw_watch_silent_from(tw_load(&host->watchdog_due_ns)));
+    if (!tw_host_stood_still(host, now_ns) || is_noted(&host->by_loop, from)) return 0;
+    const tw_host_span span = {0, from, now_ns, tw_span_what(TW_SPAN_SILENCE, TW_ALL_TRACKS, TW_MEASURED), 0,
+                               TW_SILENCE_STOPPED, {0, 0}};
+    tw_span_add(&host->by_loop, &span);
+    return from;
+}
 
 /* ---- sleeping ---- */
 
@@ -216,16 +239,35 @@ static void sample(tw_watchdog *w, followed *f, uint32_t track, uint64_t now) {
     tw_add(&w->host->samples, 1);
 }
 
-/* Since when a thread stalls; 0: it does not. Of a step what is usual of it is no stall, and a thread that has ended in
- * one does not stall. */
+/* Whether the samples of the stall that began then show a wait for the interpreter lock, up to the latest. */
+static bool waits_for_gil(const followed *f, uint64_t stall_since_ns) {
+    return f->open != 0 && f->stall_since_ns == stall_since_ns && tw_span_kind_of(&f->span) == TW_SPAN_GIL;
+}
+
+/* Whether a thread does nothing, as far as is known: its latest step ended long ago, and may have left no work. */
+static bool is_idle(const followed *f, const tw_host_track *t, uint64_t passed_ns, uint64_t stall_since_ns) {
+    if (tw_load(&t->step) < TW_STEP_BETWEEN) return false;
+    return f->syscall < 0 || (passed_ns > TW_WATCH_BETWEEN_NS && !waits_for_gil(f, stall_since_ns));
+}
+
+/* Since when a thread with steps stalls, of which the present one, or the time after one, began at since_ns; 0: it does
+ * not. What is usual is no stall, and a thread that has ended does not stall. */
+static uint64_t step_stalls_since(const followed *f, const tw_host_track *t, uint64_t limit, uint64_t since_ns,
+                                  uint64_t now) {
+    const uint64_t stall_since_ns = since_ns + tw_host_step_usual(limit);
+    tw_thread_state s = {.known = true};
+    if (is_idle(f, t, since(now, since_ns), stall_since_ns)) return 0;
+    if (f->syscall >= 0) tw_thread_state_read(f->syscall, &s);
+    return s.known ? stall_since_ns : 0;
+}
+
+/* Since when a thread stalls; 0: it does not. */
 static uint64_t stalls_since(const followed *f, const tw_host_track *t, uint64_t now) {
-    const uint64_t limit = tw_load_acquire(&t->step_limit_ns); /* stored after the end of the step before */
+    const uint64_t limit = tw_load_acquire(&t->step_limit_ns); /* stored while the thread is at rest */
     if (f->thread == 0 || tw_load_acquire(&t->waiting_since_ns) != 0) return 0;
     const uint64_t since_ns = tw_load(&t->wake_ns);
     if (since_ns == 0 || since(now, since_ns) < (limit != 0 ? limit : TW_WATCH_STALL_NS)) return 0;
-    tw_thread_state s = {.known = true};
-    if (limit != 0 && f->syscall >= 0) tw_thread_state_read(f->syscall, &s);
-    return s.known ? since_ns + (limit != 0 ? tw_host_step_usual(limit) : 0) : 0;
+    return limit == 0 ? since_ns : step_stalls_since(f, t, limit, since_ns, now);
 }
 
 /* Whether a thread stalls; then when it is to be looked at next. */

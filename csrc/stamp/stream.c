@@ -2,10 +2,11 @@
 
 #include <string.h>
 
+#include "tailwatch/attribute/engine_id.h"
 #include "tailwatch/base/clock.h"
 #include "tailwatch/record/event_recorder.h"
 #include "tailwatch/stall/cgroup_cpu.h"
-#include "tailwatch/attribute/engine_id.h"
+#include "tailwatch/stall/watchdog.h"
 
 /* ---- its events ---- */
 
@@ -119,6 +120,7 @@ static RARE void keep(tw_stream *s, const tw_wait *w, const tw_charge *d, bool s
     if (w->track >= 0 && tw_load(&g->host.track[w->track].point_head) != 0) {
         tw_host_point_now(&g->host, (uint32_t)w->track);
         tw_throttled_note(&g->host, &g->host.by_loop, tw_now_ns());
+        (void)tw_stop_note(&g->host, tw_now_ns()); /* the loop may go on before the watchdog does */
     }
     const bool joined = tw_wait_explain(g, served_by(s), w, d, true, &parts);
     if (slow && !joined) tw_add(&g->drops[TW_DROP_UNJOINED], 1);

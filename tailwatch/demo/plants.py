@@ -109,7 +109,7 @@ def plant_dealloc() -> None:
 
 
 def plant_faults() -> None:
-    """Touches each page of new memory, for as long."""
+    """Touches each page of new memory, as long as LENGTH."""
     until = time.monotonic() + LENGTH
     while time.monotonic() < until:
         with mmap.mmap(-1, 96 << 20) as memory:

@@ -149,7 +149,7 @@ def _read_step(manager: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], r
     batch = (
         len(_batch_of(processor)) if not hasattr(processor, "use_async_batching") else len(scheduler.active_requests)
     )
-    return batch, None if getattr(processor, "use_async_batching", False) else left
+    return batch, None if left and getattr(processor, "use_async_batching", False) else left
 
 
 def _processor_of(manager: Any) -> Any:

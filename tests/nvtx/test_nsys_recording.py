@@ -11,6 +11,7 @@ import pytest
 
 from tailwatch.cli import main
 from tailwatch.cli.nsys import recording
+from tailwatch.cli.nsys.clock import Anchor, earliest
 from tailwatch.cli.nsys.report import Report, read
 from tailwatch.errors import TailwatchError
 
@@ -85,8 +86,9 @@ def joined(report: Path, trace: Path) -> Report:
 
 def assert_between(story: Story, ours: list[int], theirs: list[int]) -> None:
     """Each converted time lies after what the tool had seen before, and not after what it saw then. Both clocks are
-    CLOCK_MONOTONIC here: what the conversion adds is what the tool was too late for an anchor."""
-    late = max(e.at - e.payload for e in story("mark", "tailwatch clock"))
+    CLOCK_MONOTONIC here: what the conversion adds is what the tool was too late for the best anchor of a burst."""
+    anchors = earliest(Anchor(e.at, e.payload, e.pid) for e in story("mark", "tailwatch clock"))
+    late = max(each.at - each.monotonic for each in anchors)
     seen = {e.at: e for e in story.events if e.what not in ("pop", "end")}
     for our, their in zip(ours, theirs, strict=True):
         event = seen[their - SHIFT]

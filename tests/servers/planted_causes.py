@@ -444,8 +444,8 @@ def pairs_of(kind: Kind, mode: str) -> list[tuple[str, str]]:
 
 
 def tokens_of(kind: Kind, mode: str) -> int:
-    """Of each stream. Two engines have few streams each, and short steps; their processes are slow to answer."""
-    return kind.tokens * (2 if mode == ENGINES else 1)
+    """Of each stream. With a model in two parts, or half of the streams, steps are short."""
+    return {SMALL: 600, ENGINES: 2 * kind.tokens, RANKS: 2 * kind.tokens}.get(mode, kind.tokens)
 
 
 def rounds(it: Running, kind: Kind, mode: str, count: int, only: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -495,7 +495,7 @@ def in_ranks(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[st
     """Two workers compute each step together: one of them is late for it."""
 
     def round_of(name: str, happen: Callable[[], list[Interval]] = list) -> Round:
-        return play(it, name, happen, 2 * kind.tokens)  # their steps are short
+        return play(it, name, happen, tokens_of(kind, RANKS))
 
     for pid in [each.pid for each in _processes(it) if each.role == "worker"]:
         it.order(pid, "build", OBJECTS)
@@ -506,11 +506,11 @@ def in_ranks(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[st
         yield title, found([plant])
 
 
-def preempted(it: Running) -> Iterator[tuple[str, dict[str, Any]]]:
+def preempted(it: Running, kind: Kind) -> Iterator[tuple[str, dict[str, Any]]]:
     """The KV cache does not hold the streams and a request with a long prompt: it loses its place to them. The token
     that waits for a place is judged; the first one waits for its own prefill."""
     play(it, "warm", list, tokens=30)
-    found = play(it, "preempted", lambda: request(it, "victim", VICTIM, 300), tokens=600, other="victim")
+    found = play(it, "preempted", lambda: request(it, "victim", VICTIM, 300), tokens_of(kind, SMALL), other="victim")
     late = [gap for gap in found.late if gap.phase == "itl" and gap.gap - gap.typical >= PREEMPTED_SECONDS]
     found = found._replace(late=late)
     yield "preempted", account(found, [Plant("engine", ("", 0), ("preempted", "queued"))])
@@ -530,7 +530,7 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
         )
         with running(where, Path(log.name)) as it:
             found = {}
-            special = {SMALL: lambda: preempted(it), RANKS: lambda: in_ranks(it, kind, options.rounds)}
+            special = {SMALL: lambda: preempted(it, kind), RANKS: lambda: in_ranks(it, kind, options.rounds)}
             for title, row in special.get(mode, lambda: rounds(it, kind, mode, options.rounds, options.plants))():
                 found[title] = row
                 print(mode, title, json.dumps(row), flush=True)
@@ -569,6 +569,8 @@ def main() -> None:
         parser.error(f"no modes of {options.server}: {', '.join(unknown)}; it has {', '.join(kind.modes)}")
     if options.plants and options.json:
         parser.error("--json: the file has all plants of a mode, not those of --plants alone")
+    if options.plants and {SMALL, RANKS} & set(modes):
+        parser.error(f"--plants: {SMALL!r} and {RANKS!r} have none of those; name other --modes")
     if unknown := set(options.plants) - set(kind.plants):
         parser.error(f"no plants of {options.server}: {', '.join(unknown)}; it has {', '.join(kind.plants)}")
     found = json.loads(options.json.read_text())["modes"] if options.json and options.json.exists() else {}

@@ -351,23 +351,55 @@ def test_each_kind_of_step_has_a_limit_of_its_own(install: Callable[..., tailwat
         until(lambda: limit_in("run", 10) > 2 * limit_in("process", 0), "two limits")
 
 
-@pytest.mark.parametrize(("waiting", "seen"), [(1, True), (None, True), (0, False)])
-def test_what_a_thread_does_between_steps_is_looked_at_where_work_is_left(
-    waiting: int | None, seen: bool, install: Callable[..., tailwatch.Watch]
-) -> None:
-    """Its loop may wait for the interpreter lock there, too. A thread that has nothing to do is idle."""
+@pytest.fixture
+def samples(install: Callable[..., tailwatch.Watch]) -> Callable[[], int]:
+    """samples(): that the watchdog takes in ten of its turns from now on; it comes to rest before."""
     core = install().core
     segment = ffi.cast("const tw_segment *", core.address)
 
-    def samples_after_a_step() -> int:
-        with tailwatch.step("run", waiting=waiting):
-            pass
-        before, end = segment.host.samples, core.host_status()["watchdog_wakeups"] + 10
+    def turn(times: int) -> int:
+        end = core.host_status()["watchdog_wakeups"] + times
         until(lambda: core.host_status()["watchdog_wakeups"] >= end, "turns of the watchdog, of 2 ms or more")
-        return segment.host.samples - before
+        return int(segment.host.samples)
+
+    return lambda: -turn(2) + turn(10)
+
+
+def end_step(waiting: int | None) -> None:
+    with tailwatch.step("run", waiting=waiting):
+        pass
+
+
+@pytest.mark.parametrize("waiting", [1, None])
+def test_after_a_step_that_may_have_left_work_a_thread_is_looked_at(
+    waiting: int | None, samples: Callable[[], int]
+) -> None:
+    """Its loop may wait for the interpreter lock there. After a second without that it is idle."""
+    with tailwatch.stream(model="m"):
+        until(lambda: (end_step(waiting), samples())[1] > 0, "samples after a step")
+        until(lambda: samples() == 0, "an idle thread is not looked at")
+
+
+def test_after_a_step_that_left_no_work_a_thread_is_idle(samples: Callable[[], int]) -> None:
+    with tailwatch.stream(model="m"):
+        end_step(1)
+        until(lambda: samples() > 0, "the thread is followed")
+        for _ in range(5):
+            end_step(0)
+            assert samples() == 0
+
+
+def test_the_time_after_a_step_has_a_limit_of_its_own(install: Callable[..., tailwatch.Watch]) -> None:
+    """Learned from how long it usually is."""
+    core = install().core
+    segment = ffi.cast("const tw_segment *", core.address)
+
+    def limits() -> tuple[int, int]:
+        with tailwatch.step("run", waiting=1):
+            inside = max(track.step_limit_ns for track in segment.host.track)
+        end = core.host_status()["watchdog_wakeups"] + 10
+        until(lambda: core.host_status()["watchdog_wakeups"] >= end, "turns of the watchdog, of 2 ms or more")
+        return inside, max(track.step_limit_ns for track in segment.host.track)
 
     with tailwatch.stream(model="m"):
-        if seen:
-            until(lambda: samples_after_a_step() > 0, "samples between two steps")
-        else:
-            assert [samples_after_a_step() for _ in range(5)] == [0] * 5
+        until(lambda: 2 * limits()[0] < limits()[1], "two limits")

@@ -110,10 +110,15 @@ void core_follow_steps(CoreObject *core, tw_step_lane *lane) {
     follow(core, (uint32_t)track, thread);
 }
 
+/* The watchdog must not see the next limit beside this begin: the thread is at rest in between. */
+static void end_between(tw_step_lane *lane, tw_host_track *track, uint64_t now_ns) {
+    uint64_t *usual_ns = &lane->usual_ns[lane->name];
+    *usual_ns = tw_host_usual_step(*usual_ns, since(now_ns, tw_load(&track->wake_ns)));
+    tw_store_release(&track->waiting_since_ns, now_ns);
+}
+
 void core_step_is_of(tw_step_lane *lane, tw_host_track *track, uint32_t name, uint64_t now_ns) {
-    uint64_t *between_ns = &lane->usual_ns[TW_STEP_BETWEEN];
-    if (lane->name == TW_STEP_BETWEEN) /* learned slowly: an idle engine's may be of any length */
-        *between_ns = tw_host_usual_step(most(*between_ns, 1), since(now_ns, tw_load(&track->wake_ns)));
+    if (lane->name >= TW_STEP_BETWEEN) end_between(lane, track, now_ns);
     lane->name = name;
     tw_host_step_is_of(track, name, lane->usual_ns[name]);
 }
@@ -131,7 +136,7 @@ void core_followed_step_ends(CoreObject *core, tw_step_lane *lane, const tw_step
     }
     tw_host_step_ends(track, now_ns, *usual_ns);
     if (waiting == 0) return;
-    core_step_is_of(lane, track, TW_STEP_BETWEEN, now_ns);
+    core_step_is_of(lane, track, TW_STEP_BETWEEN + step->name, now_ns);
     tw_host_step_begins(track, now_ns);
 }
 
@@ -179,14 +184,8 @@ void loop_clock_waits(const loop_clock *clock, uint64_t now_ns) {
 /* The whole process stood still while the loop waited: what it waited for may have been there since the watchdog's
  * turn. */
 static void note_stop(const loop_clock *clock, uint64_t began_ns, uint64_t now_ns) {
-    tw_host *host = host_of(clock->core);
-    const uint64_t last = tw_load(&host->watchdog_turn_ns), due = tw_load(&host->watchdog_due_ns);
-    const uint64_t earliest = tw_watch_silent_from(due), turn = last > earliest ? last : earliest;
-    if (!tw_host_stood_still(host, now_ns)) return;
-    const tw_host_span span = {0, turn, now_ns, tw_span_what(TW_SPAN_SILENCE, TW_ALL_TRACKS, TW_MEASURED), 0,
-                               TW_SILENCE_STOPPED, {0, 0}};
-    tw_span_add(&host->by_loop, &span);
-    const uint64_t stopped = turn > began_ns ? turn : began_ns;
+    const uint64_t from = tw_stop_note(host_of(clock->core), now_ns), stopped = most(from, began_ns);
+    if (from == 0) return;
     tw_store(&clock->track->slept_until_ns, stopped);
     tw_stall_record_stop(clock->core->segment, now_ns - stopped);
 }

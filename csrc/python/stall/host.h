@@ -65,12 +65,12 @@ static inline void core_step_begins(CoreObject *core, const tw_step *step) {
     if (lane->followed == 0 || lane->turns++ % STEP_TURNS == 0) core_follow_steps(core, lane);
     if (lane->followed <= 0 || lane->track.open != 1) return;
     tw_host_track *track = &core->segment->host.track[lane->followed - 1];
-    if (__builtin_expect(lane->name != step->name, 0)) core_step_is_of(lane, track, step->name, step->start_ns);
+    if (lane->name != step->name) core_step_is_of(lane, track, step->name, step->start_ns);
     tw_host_step_begins(track, step->start_ns);
 }
 
-/* It has ended. learns: whether it ran something; waiting: as of tw_step_end(): unless nothing does, what the thread does
- * until its next step is looked at, too. */
+/* It has ended. learns: whether it ran something; waiting: as of tw_step_end(). If it is not 0, the watchdog also looks at
+ * what the thread does until its next step. */
 static inline void core_step_ends(CoreObject *core, const tw_step *step, uint64_t now_ns, int learns,
                                   uint64_t waiting) {
     tw_step_lane *lane = &core->steps.stepper.lane[step->lane];

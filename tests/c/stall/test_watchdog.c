@@ -1,5 +1,8 @@
 #include "tailwatch/stall/watchdog.h"
 
+#include <stdlib.h>
+
+#include "tailwatch/base/clock.h"
 #include "tw_test.h"
 
 #define MS UINT64_C(1000000)
@@ -19,4 +22,23 @@ TW_TEST(what_is_left_of_the_budget_is_for_samples) {
 TW_TEST(a_longer_sleep_is_no_silence) {
     TW_CHECK_EQ(90 * MS, tw_watch_silent_from(100 * MS));
     TW_CHECK_EQ(0, tw_watch_silent_from(5 * MS));
+}
+
+TW_TEST(a_stop_is_recorded_once_before_the_watchdog_wakes) {
+    tw_host *host = calloc(1, sizeof *host);
+    tw_host_span s;
+    TW_REQUIRE(host != NULL);
+    const uint64_t now = tw_now_ns(), turn = now - 400 * MS;
+    tw_store(&host->watchdog_turn_ns, turn);
+    tw_store(&host->watchdog_due_ns, turn + 10 * MS);
+    tw_store(&host->watchdog_process_cpu_ns, tw_process_cpu_ns());
+    TW_CHECK_EQ(0, tw_stop_note(host, turn + 12 * MS));
+    TW_CHECK_EQ(turn, tw_stop_note(host, now));
+    TW_CHECK_EQ(0, tw_stop_note(host, now + MS));
+    TW_CHECK_EQ(1, host->by_loop.head);
+    TW_REQUIRE(tw_span_read(&host->by_loop, 0, &s));
+    TW_CHECK_EQ(turn, s.from_ns);
+    TW_CHECK_EQ(now, s.to_ns);
+    TW_CHECK(tw_span_kind_of(&s) == TW_SPAN_SILENCE && s.detail == TW_SILENCE_STOPPED);
+    free(host);
 }

@@ -582,6 +582,26 @@ static uint64_t part_of(const tw_slow_record *r, int cause, tw_certainty certain
     return ns;
 }
 
+/* The loop was in a callback as the process was stopped, and stamps a token before the watchdog has run again. */
+TW_TEST(a_stop_of_a_busy_loop_is_known_before_the_watchdog_wakes) {
+    tw_segment *g = segment_of(&NO_SLO, 0);
+    tw_stream s;
+    const uint64_t now = tw_now_ns(), from = now - 400 * MS;
+    tw_store(&g->host.facts.knowledge[TW_HOST_SCHEDSTAT], TW_KNOWN + 1);
+    open_at(&s, g, now - 700 * MS);
+    (void)steady(&s, now - 690 * MS, 10 * MS, 29); /* up to from */
+    loop_clock(g, from - 5 * MS, from - 5 * MS);
+    const tw_host_point p = {.at_ns = from - 5 * MS, .cpu_ns = tw_thread_cpu_ns()};
+    tw_host_track_add(&g->host.track[0], &p);
+    tw_store(&g->host.watchdog_turn_ns, from);
+    tw_store(&g->host.watchdog_due_ns, from + 10 * MS);
+    tw_store(&g->host.watchdog_process_cpu_ns, tw_process_cpu_ns());
+    tw_stream_token(&s, now, 1, 0);
+    const tw_slow_record r = last_slow(g);
+    TW_CHECK_NEAR(390e6, (double)part_of(&r, TW_DELAY_STOPPED, TW_MEASURED), 20e6);
+    tw_segment_destroy(g);
+}
+
 TW_TEST(a_pause_after_the_token_was_ready_is_certain_and_before_it_an_estimate) {
     tw_segment *g = segment_of(&NO_SLO, 0);
     tw_stream s;

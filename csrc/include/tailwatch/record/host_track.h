@@ -101,10 +101,10 @@ typedef struct tw_host_track {
     uint64_t handle_task;   /* what identifies the task whose step it is; 0: of none */
     uint64_t idle_ns;       /* all waits so far */
     uint64_t iterations;
-    /* of a thread with engine steps that runs no loop: a step, or what passes until the next one while requests wait for
-     * that, begins at wake_ns; the thread has nothing to do since waiting_since_ns */
-    uint64_t step_limit_ns; /* what a step takes beyond that is a stall; 0: it is a loop's */
-    uint64_t step;          /* its kind */
+    /* of a thread with engine steps that runs no loop: a step, or the time after one that may have left work, begins at
+     * wake_ns; the thread has nothing to do since waiting_since_ns */
+    uint64_t step_limit_ns; /* what that takes beyond is a stall; 0: it is a loop's */
+    uint64_t step;          /* the kind of the step; TW_STEP_BETWEEN or more: of the time after one */
     uint64_t point_ns;      /* of the newest point */
     uint64_t point_head;
     tw_host_point point[TW_POINTS];

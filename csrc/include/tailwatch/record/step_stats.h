@@ -14,6 +14,9 @@ TW_BEGIN_C
 
 #define TW_STEPS 8                   /* names kept apart; the last is "other" */
 #define TW_STEP_OTHER (TW_STEPS - 1)
+/* + the number of a step that has ended: what its thread does until its next step begins, where requests may wait for
+ * that: a host gap, or a time that counts as unknown. For the watchdog only: it is recorded as no step. */
+#define TW_STEP_BETWEEN TW_STEPS
 #define TW_STEP_NAME_WORDS 4         /* 32 bytes, NUL-terminated, cut at a character */
 #define TW_STEP_UNKNOWN UINT64_MAX   /* of waiting */
 

@@ -1,9 +1,9 @@
-/* A thread that looks at busy loops, and at engine steps that take longer than is usual, without the interpreter lock:
- * what they run, what they sleep in, which thread holds the lock.
+/* A thread that looks at busy loops, and at engine steps that take longer than is usual, and the time after one that may
+ * have left work, without the interpreter lock: what they run, what they sleep in, which thread holds the lock.
  *
  * While no stream is in flight it sleeps without a timer. Else it wakes each 10 ms (each 20 or 40 while little of its
- * budget is left), each 2 ms while a loop has been busy for more than 4 ms, or a step goes on beyond its limit, and takes
- * samples of that: spaced wider and wider, and no more CPU time than half a percent of a core: beyond that it only
+ * budget is left), each 2 ms while a loop has been busy for more than 4 ms, or a step, or the time after one, goes on
+ * beyond its limit, and takes samples of that: spaced wider and wider, and no more CPU time than half a percent of a core: beyond that it only
  * counts. Its own lateness is recorded too.
  *
  * Thread rule: start, follow, unfollow and stop under the GIL; call from any thread. The thread itself takes no lock
@@ -23,6 +23,7 @@ TW_BEGIN_C
 #define TW_WATCH_PERIOD_NS UINT64_C(10000000)
 #define TW_WATCH_STALL_NS UINT64_C(4000000)   /* a loop that has been busy so long stalls */
 #define TW_WATCH_SAMPLE_NS UINT64_C(2000000)  /* between two samples of a stall; an eighth of its length, where that is more */
+#define TW_WATCH_BETWEEN_NS UINT64_C(1000000000) /* after a step for so long: idle, unless it waits for the interpreter lock */
 #define TW_WATCH_BUDGET_PPM 5000              /* of one core */
 #define TW_WATCH_BURST_NS UINT64_C(50000000)  /* of CPU time that may be saved up: ten seconds' worth */
 
@@ -37,6 +38,10 @@ static inline uint64_t tw_watch_period(uint64_t budget_ns) {
 static inline uint64_t tw_watch_silent_from(uint64_t due_ns) {
     return due_ns > TW_WATCH_PERIOD_NS ? due_ns - TW_WATCH_PERIOD_NS : 0;
 }
+
+/* Where the whole process has stood still since the watchdog's latest turn, which is overdue: records that stop, once, as a
+ * span of by_loop, and returns when it began. 0: it has not, or the stop is recorded already. Under the GIL. */
+uint64_t tw_stop_note(tw_host *host, uint64_t now_ns);
 
 typedef struct tw_watchdog tw_watchdog;
 

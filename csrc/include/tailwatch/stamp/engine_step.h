@@ -42,14 +42,13 @@ typedef struct tw_step_track {
 typedef struct tw_step_lane {
     uint64_t thread;      /* 0: free */
     tw_step_track track;
-    uint64_t usual_ns[TW_STEPS + 1]; /* of its steps by name, and of the time between two, while it is followed */
-    uint32_t name;        /* of the latest; TW_STEP_BETWEEN: it has ended, and left work */
+    uint64_t usual_ns[2 * TW_STEPS]; /* of its steps by name, and of the time after each, while it is followed */
+    uint32_t name;        /* of the latest; TW_STEP_BETWEEN or more: it has ended, and may have left work */
     int followed;         /* its track of the host, + 1; 0: that was not asked; TW_STEP_UNFOLLOWED */
     uint32_t turns;       /* steps since that was asked first */
 } tw_step_lane;
 
 #define TW_STEP_UNFOLLOWED (-1)
-#define TW_STEP_BETWEEN TW_STEPS /* as the kind of what a thread does until its next step, where requests wait for that */
 #define TW_STEP_LANE_OF_RANK TW_STEP_LANES /* of the thread that computes a rank's part of each step; they are not counted */
 
 /* The writer's own: what a process holds while it steps. Filled by tw_stepper_init. */
