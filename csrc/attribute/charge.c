@@ -111,6 +111,31 @@ static void add_before(tw_charge *d, const tw_segment *g, tw_served_by by, bool 
     d->beyond_ns = by_engine ? since(before.total_ns, ns) : 0;
 }
 
+/* The source of the process that has the engine's steps; 0: it is not known. */
+static uint32_t source_of_steps(tw_served_by by) {
+    for (uint32_t i = 0; i < by.peer_set->n; ++i) {
+        const tw_peer *peer = &by.peer_set->peer[i];
+        const tw_segment *segment = by.peer_set->segment[i];
+        if (segment == NULL || tw_load(&segment->step_ring.head) == 0 || peer->engine != by.engine) continue;
+        return least(peer->source, TW_SOURCE_OTHER);
+    }
+    return 0;
+}
+
+/* The engine's process paused after the token was made: it may not have left by then. At most what its way took beyond
+ * the usual. Returns it. */
+static uint64_t add_leaving(tw_charge *d, const tw_segment *g, tw_served_by by, uint64_t from_ns, const tw_ready *ready) {
+    tw_overlap_by_source of;
+    const uint64_t beyond = since(since(ready->recv_ns, from_ns), ready->way_ns + d->passing_ns);
+    const uint32_t engine = d->sources > 1 ? source_of_steps(by) : 0;
+    if (engine == 0 || beyond == 0) return 0;
+    overlap_in(d, g, by, from_ns, ready->recv_ns, &of);
+    for (uint32_t i = 0; i < d->sources * TW_CAUSES; ++i)
+        if (i / TW_CAUSES != engine) take_out(&of, i / TW_CAUSES, (int)(i % TW_CAUSES), UINT64_MAX);
+    add_share(d, false, &of, beyond);
+    return least(of.total_ns, beyond);
+}
+
 /* What paused between the engine and this process while the token was on its way, from from_ns on: several tokens of a
  * stream may be on their way in one pause, and each gap has its own part of it. */
 static void add_passing(tw_charge *d, const tw_segment *g, tw_served_by by, uint64_t from_ns, const tw_ready *ready) {
@@ -119,6 +144,7 @@ static void add_passing(tw_charge *d, const tw_segment *g, tw_served_by by, uint
     passing(d, g, by, from_ns, ready->recv_ns, &behind);
     add_share(d, true, &behind, UINT64_MAX);
     d->passing_ns = behind.total_ns;
+    d->passing_ns += add_leaving(d, g, by, from_ns, ready);
 }
 
 /* Whether the process was paused shortly before lo: a thread of it that had the token then could call the loop no

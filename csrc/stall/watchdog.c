@@ -137,13 +137,22 @@ static void add_span(tw_watchdog *w, tw_span_kind kind, tw_certainty certainty, 
 
 static void note_throttled(tw_watchdog *w, uint64_t now) { tw_throttled_note(w->host, &w->host->by_watchdog, now); }
 
+/* now: it runs again, and was runnable for delayed_ns before. */
+static bool was_stopped(const tw_watchdog *w, uint64_t due, uint64_t delayed_ns, uint64_t now) {
+    const uint64_t used = since(tw_process_cpu_ns(), tw_load(&w->host->watchdog_process_cpu_ns));
+    if (now - delayed_ns <= due + TW_SILENCE_NS) return false;
+    if (tw_host_stood_still(w->host, now)) return true;
+    return tw_load(&w->host->facts.knowledge[TW_HOST_SCHEDSTAT]) == TW_KNOWN + 1 &&
+           tw_watch_was_stopped(since(due, w->woke_ns), now - delayed_ns - due, delayed_ns, used);
+}
+
 /* It was to wake at due, and was silent since a usual period before, or since the end of its last turn. What it was
  * runnable for stands at the end. */
 static void note_silence(tw_watchdog *w, uint64_t due, uint64_t now) {
     const uint64_t from = most(w->woke_ns, tw_watch_silent_from(due));
     const uint64_t delayed = least(since(own_run_delay_ns(w), w->run_delay_ns), now - from);
     const uint64_t until = now - delayed;
-    const bool stopped = until > due + TW_SILENCE_NS && tw_host_stood_still(w->host, now);
+    const bool stopped = was_stopped(w, due, delayed, now);
     if (stopped) add_span(w, TW_SPAN_SILENCE, TW_MEASURED, from, until, TW_SILENCE_STOPPED);
     if (delayed < TW_SILENCE_NS) return;
     add_span(w, TW_SPAN_SILENCE, TW_MEASURED, stopped ? until : from, now, TW_SILENCE_STARVED);

@@ -85,6 +85,7 @@ static void chain_of(const tw_stream *s, tw_wait *w) {
     const uint64_t from = w->before != NULL ? w->before->key_ns : w->from_ns;
     w->ready = (tw_ready){.known = true, .by_engine = w->before != NULL, .lo_ns = w->token->key_ns,
                           .hi_ns = w->token->key_ns, .engine_from_ns = from, .recv_ns = w->token->recv_ns};
+    if (w->before != NULL) w->ready.way_ns = since(w->before->recv_ns, w->before->key_ns);
 }
 
 /* ---- the context in which it is stamped ---- */

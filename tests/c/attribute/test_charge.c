@@ -92,6 +92,33 @@ TW_TEST(a_pause_of_the_engine_is_charged_to_the_token_that_it_made) {
     TW_CHECK_EQ(4 * MS + 100 * US, d.delay_ns);
 }
 
+static void has_steps(tw_segment *engine) {
+    TW_REQUIRE(engine != NULL);
+    tw_store(&engine->step_ring.head, 1);
+    peers->segment[ENGINE - 1] = engine;
+}
+
+/* The thread that sends it waits for the pause: 1 ms is what its way usually takes. */
+TW_TEST(a_pause_of_the_engine_before_a_token_has_left_is_charged_to_that) {
+    tw_segment *engine = NULL;
+    tw_ready ready = ready_of(90 * MS, 110 * MS, 402 * MS);
+    tw_charge d;
+    ready.way_ns = MS;
+    paused(ENGINE, TW_CAUSE_GC2, 111 * MS, 400 * MS);
+    tw_charge_gap(g, by, 95 * MS, 403 * MS, 20 * MS, &ready, &d);
+    TW_CHECK_EQ(0, d.delay_ns); /* not known to be the process that sends it: a worker */
+    TW_REQUIRE(tw_segment_create(&engine, "engine", 2, false, NULL, 0) == 0);
+    has_steps(engine);
+    tw_charge_gap(g, by, 95 * MS, 403 * MS, 20 * MS, &ready, &d);
+    TW_CHECK_EQ(289 * MS, d.delay[ENGINE][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(0, d.certain[ENGINE][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(289 * MS, d.passing_ns);
+    ready.recv_ns = 112 * MS; /* it had left, but for 1 ms */
+    tw_charge_gap(g, by, 95 * MS, 113 * MS, 18 * MS, &ready, &d);
+    TW_CHECK_EQ(MS, d.delay_ns);
+    tw_segment_destroy(engine);
+}
+
 TW_TEST(a_first_token_is_charged_from_the_entry_on) {
     const tw_ready ready = ready_of(90 * MS, 110 * MS, 401 * MS);
     tw_charge d;

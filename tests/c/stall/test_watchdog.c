@@ -24,6 +24,14 @@ TW_TEST(a_longer_sleep_is_no_silence) {
     TW_CHECK_EQ(0, tw_watch_silent_from(5 * MS));
 }
 
+/* It slept for 40 ms at a time, as it does with little of its budget left. */
+TW_TEST(a_process_that_was_stopped_may_have_run_before_and_after_it) {
+    TW_CHECK(tw_watch_was_stopped(40 * MS, 360 * MS, 0, 57 * MS));
+    TW_CHECK(!tw_watch_was_stopped(40 * MS, 360 * MS, 0, 58 * MS));
+    TW_CHECK(tw_watch_was_stopped(40 * MS, 360 * MS, 30 * MS, 87 * MS));
+    TW_CHECK(!tw_watch_was_stopped(40 * MS, 159 * MS, 0, 0));
+}
+
 TW_TEST(a_stop_is_recorded_once_before_the_watchdog_wakes) {
     tw_host *host = calloc(1, sizeof *host);
     tw_host_span s;

@@ -43,6 +43,15 @@ static inline uint64_t tw_watch_silent_from(uint64_t due_ns) {
  * span of by_loop, and returns when it began. 0: it has not, or the stop is recorded already. Under the GIL. */
 uint64_t tw_stop_note(tw_host *host, uint64_t now_ns);
 
+#define TW_WATCH_LATE 4
+
+/* Whether the process of a watchdog that was silent was stopped, where it is known that this was not runnable: it slept
+ * before_ns until it was due, late_ns more, and waited for a CPU for delayed_ns. The process used used_ns of CPUs
+ * meanwhile: a thread of it may have run before, and while the watchdog waited. Short silences are not judged. */
+static inline bool tw_watch_was_stopped(uint64_t before_ns, uint64_t late_ns, uint64_t delayed_ns, uint64_t used_ns) {
+    return late_ns >= TW_WATCH_LATE * before_ns && used_ns < before_ns + delayed_ns + late_ns / TW_STILL;
+}
+
 typedef struct tw_watchdog tw_watchdog;
 
 /* Starts it. in_flight: how many streams wait; read only. interpreter: copied. walks: whether stacks are read.
