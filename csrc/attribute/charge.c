@@ -6,6 +6,7 @@
 
 #include "base/arithmetic.h"
 
+#define LEAVES_WITHIN_NS TW_NS_PER_MS /* of its stamp, and of the usual way, a token has left the engine's process */
 #define CALLS_WITHIN_NS (10 * TW_NS_PER_MS) /* of its process's pause, a thread that waited for it calls the loop */
 
 static void own_overlap(const tw_segment *g, uint64_t from, uint64_t to, tw_overlap_by_source *out) {
@@ -111,29 +112,43 @@ static void add_before(tw_charge *d, const tw_segment *g, tw_served_by by, bool 
     d->beyond_ns = by_engine ? since(before.total_ns, ns) : 0;
 }
 
-/* The source of the process that has the engine's steps; 0: it is not known. */
-static uint32_t source_of_steps(tw_served_by by) {
+static bool is_of(const tw_peer *peer, uint64_t engine) { return engine == 0 || peer->engine == engine; }
+
+/* The process that sends the engine's tokens: it has the steps. NULL: it is not known, or has no source of its own. */
+static const tw_peer *sender_of(tw_served_by by) {
+    const tw_peer *sender = NULL;
     for (uint32_t i = 0; i < by.peer_set->n; ++i) {
-        const tw_peer *peer = &by.peer_set->peer[i];
         const tw_segment *segment = by.peer_set->segment[i];
-        if (segment == NULL || tw_load(&segment->step_ring.head) == 0 || peer->engine != by.engine) continue;
-        return least(peer->source, TW_SOURCE_OTHER);
+        if (!is_of(&by.peer_set->peer[i], by.engine) || segment == NULL || tw_load(&segment->step_ring.head) == 0) continue;
+        if (sender != NULL) return NULL;
+        sender = &by.peer_set->peer[i];
     }
-    return 0;
+    for (uint32_t i = 0; i < by.peer_set->n && sender != NULL; ++i) {
+        const tw_peer *peer = &by.peer_set->peer[i];
+        if (peer != sender && is_of(peer, by.engine) && peer->source == sender->source) return NULL;
+    }
+    return sender != NULL && sender->source > 0 && sender->source < TW_SOURCE_OTHER ? sender : NULL;
 }
 
-/* The engine's process paused after the token was made: it may not have left by then. At most what its way took beyond
- * the usual. Returns it. */
-static uint64_t add_leaving(tw_charge *d, const tw_segment *g, tw_served_by by, uint64_t from_ns, const tw_ready *ready) {
+/* Whether the engine's process paused before the token had left it, as far as is known. */
+static bool pauses_before_it_leaves(const tw_peer *sender, const tw_ready *ready) {
+    tw_overlap own;
+    if (sender == NULL) return false;
+    tw_pause_overlap(sender->clock, ready->hi_ns, ready->hi_ns + ready->way_ns + LEAVES_WITHIN_NS, &own);
+    return own.total_ns > 0;
+}
+
+/* What the engine's process paused before the token had left it: at most what its way took beyond that of the one before. */
+static void add_leaving(tw_charge *d, const tw_segment *g, tw_served_by by, uint64_t from_ns, const tw_ready *ready) {
     tw_overlap_by_source of;
     const uint64_t beyond = since(since(ready->recv_ns, from_ns), ready->way_ns + d->passing_ns);
-    const uint32_t engine = d->sources > 1 ? source_of_steps(by) : 0;
-    if (engine == 0 || beyond == 0) return 0;
+    const tw_peer *sender = d->sources > 1 && beyond > 0 ? sender_of(by) : NULL;
+    if (!pauses_before_it_leaves(sender, ready)) return;
     overlap_in(d, g, by, from_ns, ready->recv_ns, &of);
     for (uint32_t i = 0; i < d->sources * TW_CAUSES; ++i)
-        if (i / TW_CAUSES != engine) take_out(&of, i / TW_CAUSES, (int)(i % TW_CAUSES), UINT64_MAX);
+        if (i / TW_CAUSES != sender->source) take_out(&of, i / TW_CAUSES, (int)(i % TW_CAUSES), UINT64_MAX);
     add_share(d, false, &of, beyond);
-    return least(of.total_ns, beyond);
+    d->leaving_ns = least(of.total_ns, beyond);
 }
 
 /* What paused between the engine and this process while the token was on its way, from from_ns on: several tokens of a
@@ -144,7 +159,8 @@ static void add_passing(tw_charge *d, const tw_segment *g, tw_served_by by, uint
     passing(d, g, by, from_ns, ready->recv_ns, &behind);
     add_share(d, true, &behind, UINT64_MAX);
     d->passing_ns = behind.total_ns;
-    d->passing_ns += add_leaving(d, g, by, from_ns, ready);
+    add_leaving(d, g, by, from_ns, ready);
+    d->passing_ns += d->leaving_ns;
 }
 
 /* Whether the process was paused shortly before lo: a thread of it that had the token then could call the loop no

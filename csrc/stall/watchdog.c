@@ -54,24 +54,28 @@ struct tw_watchdog {
 
 /* ---- stops ---- */
 
-#define STOPS_SEEN 8 /* spans of a ring among which the same stop is looked for */
+#define RUNNABLE_SHARE 4 /* of a time: a thread that was runnable for so much of it was not stopped */
 
-static bool is_noted(const tw_span_ring *ring, uint64_t from_ns) {
-    const uint64_t head = tw_load_acquire(&ring->head);
-    tw_host_span s;
-    for (uint64_t n = head; n > since(head, STOPS_SEEN); --n)
-        if (tw_span_read(ring, n - 1, &s) && tw_span_kind_of(&s) == TW_SPAN_SILENCE && s.from_ns == from_ns) return true;
-    return false;
-}
+static uint64_t noted_ns; /* of the latest stop that loops have recorded: when it began */
 
 uint64_t tw_stop_note(tw_host *host, uint64_t now_ns) {
     const uint64_t turn = tw_load(&host->watchdog_turn_ns);
     const uint64_t from = most(turn, tw_watch_silent_from(tw_load(&host->watchdog_due_ns)));
-    if (!tw_host_stood_still(host, now_ns) || is_noted(&host->by_loop, from)) return 0;
+    if (!tw_host_stood_still(host, now_ns)) return 0;
+    if (__atomic_exchange_n(&noted_ns, from, __ATOMIC_RELAXED) == from) return from;
     const tw_host_span span = {0, from, now_ns, tw_span_what(TW_SPAN_SILENCE, TW_ALL_TRACKS, TW_MEASURED), 0,
                                TW_SILENCE_STOPPED, {0, 0}};
     tw_span_add(&host->by_loop, &span);
     return from;
+}
+
+void tw_stop_note_of(tw_host *host, uint32_t track, uint64_t now_ns) {
+    const tw_host_track *t = &host->track[track];
+    const uint64_t head = tw_load_acquire(&t->point_head);
+    tw_host_point p, q;
+    if (head < 2 || !tw_host_track_read(t, head - 2, &p) || !tw_host_track_read(t, head - 1, &q)) return;
+    if (tw_host_delay_between(&p, &q) > (q.at_ns - p.at_ns) / RUNNABLE_SHARE) return;
+    (void)tw_stop_note(host, now_ns);
 }
 
 /* ---- sleeping ---- */
@@ -143,7 +147,7 @@ static bool was_stopped(const tw_watchdog *w, uint64_t due, uint64_t delayed_ns,
     if (now - delayed_ns <= due + TW_SILENCE_NS) return false;
     if (tw_host_stood_still(w->host, now)) return true;
     return tw_load(&w->host->facts.knowledge[TW_HOST_SCHEDSTAT]) == TW_KNOWN + 1 &&
-           tw_watch_was_stopped(since(due, w->woke_ns), now - delayed_ns - due, delayed_ns, used);
+           tw_watch_was_stopped(since(due, w->woke_ns), since(now - delayed_ns, most(due, w->woke_ns)), delayed_ns, used);
 }
 
 /* It was to wake at due, and was silent since a usual period before, or since the end of its last turn. What it was

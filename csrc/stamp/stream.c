@@ -82,7 +82,8 @@ static void chain_of(const tw_stream *s, tw_wait *w) {
     if (s->chained == 0 || s->chained_at != s->messages) return;
     w->token = &s->chain_first;
     w->before = s->chained_before ? &s->chain_before : NULL;
-    const uint64_t from = w->before != NULL ? w->before->key_ns : w->from_ns;
+    const bool left_late = w->before != NULL && w->before->key_ns == s->left_late_ns;
+    const uint64_t from = w->before == NULL ? w->from_ns : left_late ? w->before->recv_ns : w->before->key_ns;
     w->ready = (tw_ready){.known = true, .by_engine = w->before != NULL, .lo_ns = w->token->key_ns,
                           .hi_ns = w->token->key_ns, .engine_from_ns = from, .recv_ns = w->token->recv_ns};
     if (w->before != NULL) w->ready.way_ns = since(w->before->recv_ns, w->before->key_ns);
@@ -121,7 +122,7 @@ static RARE void keep(tw_stream *s, const tw_wait *w, const tw_charge *d, bool s
     if (w->track >= 0 && tw_load(&g->host.track[w->track].point_head) != 0) {
         tw_host_point_now(&g->host, (uint32_t)w->track);
         tw_throttled_note(&g->host, &g->host.by_loop, tw_now_ns());
-        (void)tw_stop_note(&g->host, tw_now_ns()); /* the loop may go on before the watchdog does */
+        tw_stop_note_of(&g->host, (uint32_t)w->track, tw_now_ns()); /* the loop may go on before the watchdog does */
     }
     const bool joined = tw_wait_explain(g, served_by(s), w, d, true, &parts);
     if (slow && !joined) tw_add(&g->drops[TW_DROP_UNJOINED], 1);
@@ -139,6 +140,11 @@ static RARE void explain(tw_stream *s, const tw_wait *w, const tw_charge *d, boo
     tw_tail_add(s->segment, w, d, &parts);
 }
 
+/* The pause that kept a token from leaving its engine is none of the next one's. */
+static void note_leaving(tw_stream *s, const tw_wait *w, const tw_charge *d) {
+    if (d->leaving_ns > 0) s->left_late_ns = w->token->key_ns;
+}
+
 /* ---- one gap ---- */
 
 /* A gap over the alert, or one that a pause may have touched. Returns its delay part. */
@@ -148,6 +154,7 @@ static RARE uint64_t gap_examine(tw_stream *s, uint64_t now_ns) {
     const tw_wait w = wait_of(s, TW_PHASE_ITL, from, now_ns, typical);
     tw_charge_gap(s->segment, served_by(s), from, now_ns, typical, &w.ready, &d);
     add_up(s, &d);
+    note_leaving(s, &w, &d);
     const uint64_t delay_ns = least(d.delay_ns, gap);
     if (delay_ns > 0) tw_histogram_move(&s->series->itl_shift, s->itl_layout, gap, gap - delay_ns);
     const bool paused = d.by_source.total_ns > 0, seen = paused || gap > tw_slow_limit(s->typical_ns, true);
@@ -177,6 +184,7 @@ static void first_token_examine(tw_stream *s, uint64_t now_ns, uint64_t ttft) {
     tw_charge_first_token(s->segment, served_by(s), s->arrival_ns, entry, now_ns, tw_load(&s->series->typical_ttft_ns),
                           &w.ready, &d);
     add_up(s, &d);
+    note_leaving(s, &w, &d);
     w.accept_ns = since(entry - s->arrival_ns, d.before_entry_ns);
     w.own = &s->own;
     explain(s, &w, &d, tw_ttft_is_slow(s, ttft, since(ttft, d.delay_ns)));

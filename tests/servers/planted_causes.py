@@ -234,16 +234,24 @@ def act(it: Running, plant: Plant) -> Interval:
 
 def begin(it: Running, plant: Plant) -> Callable[[], Interval]:
     """The same, and returns what waits for its end; a method's sleep is half over by then."""
-    pids = [each.pid for each in _processes(it) if each.role == plant.role and plant.title in title_of(each.pid)]
-    if not pids:
-        raise AssertionError(f"no process {plant.role} {plant.title}")
-    pid, (what, amount) = pids[0], plant.order
+    pid, (what, amount) = pid_of(it, plant), plant.order
     if what == "stop":
         return lambda: logged(pid, stop(pid, float(amount)))
     if what == "sleep":
         it.order(pid, what, amount)
         return lambda: logged(pid, it.order(pid, "slept", amount))
     return lambda: logged(pid, it.order(pid, what, amount))
+
+
+def pid_of(it: Running, plant: Plant) -> int:
+    """Looked up once: that takes a second or more where all CPUs are busy, and streams would end meanwhile."""
+    key = plant.role, plant.title
+    if key not in it.pids:
+        pids = [each.pid for each in _processes(it) if each.role == plant.role and plant.title in title_of(each.pid)]
+        if not pids:
+            raise AssertionError(f"no process {plant.role} {plant.title}")
+        it.pids[key] = pids[0]
+    return it.pids[key]
 
 
 def logged(pid: int, log: dict[str, int]) -> Interval:
@@ -306,14 +314,14 @@ class Moment(NamedTuple):
     at: float
 
 
-def play(it: Running, name: str, happen: Callable[[], list[Interval]], tokens: int, other: str = "") -> Round:
-    """Streams that decode, and what happens when each has had a twelfth of its tokens. other: the late tokens are those
-    of a request of that name."""
+def play(it: Running, name: str, happen: Callable[[], list[Interval]] | None, tokens: int, other: str = "") -> Round:
+    """Streams that decode, and what happens when each has had a twelfth of its tokens; None: nothing. other: the late
+    tokens are those of a request of that name."""
     began = Moment(it.look().delay, time.monotonic())
     streams = it.streams(name, count=STREAMS, tokens=tokens)
     streams.wait_for_tokens(tokens // 12, streams=STREAMS)
-    begun = Moment(it.look().delay, time.monotonic())
-    intervals = happen()
+    begun = Moment(it.look().delay, time.monotonic()) if happen is None else began
+    intervals = happen() if happen is not None else []
     soon = _soon(it, streams)
     streams.finish()
     ended = time.monotonic()
@@ -444,7 +452,8 @@ def pairs_of(kind: Kind, mode: str) -> list[tuple[str, str]]:
 
 
 def tokens_of(kind: Kind, mode: str) -> int:
-    """Of each stream. With a model in two parts, or half of the streams, steps are short."""
+    """Of each stream: more where steps are short, with a model in two parts or half of the streams, and as many as the
+    small KV cache holds."""
     return {SMALL: 600, ENGINES: 2 * kind.tokens, RANKS: 2 * kind.tokens}.get(mode, kind.tokens)
 
 
@@ -454,9 +463,11 @@ def rounds(it: Running, kind: Kind, mode: str, count: int, only: list[str]) -> I
     for role in {plant.role for plant in kind.plants.values()}:
         for pid in [each.pid for each in _processes(it) if each.role == role]:
             it.order(pid, "build", OBJECTS)
+    for plant in kind.plants.values():
+        pid_of(it, plant)
     play(it, "warm", lambda: request(it, "warm-long", 900, 2), tokens)
     if not only:
-        yield "control", control(play(it, "control", list, tokens))
+        yield "control", control(play(it, "control", None, tokens))
         found = merged(
             play(it, f"long{n}", lambda n=n: request(it, f"l-{n}", PROMPT, 1), tokens)  # type: ignore[misc]
             for n in range(count)
@@ -494,11 +505,13 @@ def merged(some: Iterator[Round]) -> Callable[[list[Plant]], dict[str, Any]]:
 def in_ranks(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Two workers compute each step together: one of them is late for it."""
 
-    def round_of(name: str, happen: Callable[[], list[Interval]] = list) -> Round:
+    def round_of(name: str, happen: Callable[[], list[Interval]] | None = None) -> Round:
         return play(it, name, happen, tokens_of(kind, RANKS))
 
     for pid in [each.pid for each in _processes(it) if each.role == "worker"]:
         it.order(pid, "build", OBJECTS)
+    for plant in IN_RANKS.values():
+        pid_of(it, plant)
     round_of("warm")
     yield "control", control(round_of("control"))
     for title, plant in IN_RANKS.items():
@@ -509,7 +522,7 @@ def in_ranks(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[st
 def preempted(it: Running, kind: Kind) -> Iterator[tuple[str, dict[str, Any]]]:
     """The KV cache does not hold the streams and a request with a long prompt: it loses its place to them. The token
     that waits for a place is judged; the first one waits for its own prefill."""
-    play(it, "warm", list, tokens=30)
+    play(it, "warm", None, tokens=30)
     found = play(it, "preempted", lambda: request(it, "victim", VICTIM, 300), tokens_of(kind, SMALL), other="victim")
     late = [gap for gap in found.late if gap.phase == "itl" and gap.gap - gap.typical >= PREEMPTED_SECONDS]
     found = found._replace(late=late)

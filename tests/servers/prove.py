@@ -112,6 +112,8 @@ class Running:
     process: subprocess.Popen[bytes]
     objects: int = OBJECTS
     orders: Iterator[int] = field(default_factory=count)
+    pids: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By role and a part of the title: those that planted_causes.py has looked up."""
 
     def look(self) -> snapshots.Snapshot:
         """The group as it is seen from outside."""

@@ -113,7 +113,8 @@ void core_follow_steps(CoreObject *core, tw_step_lane *lane) {
 /* The watchdog must not see the next limit beside this begin: the thread is at rest in between. */
 static void end_between(tw_step_lane *lane, tw_host_track *track, uint64_t now_ns) {
     uint64_t *usual_ns = &lane->usual_ns[lane->name];
-    *usual_ns = tw_host_usual_step(*usual_ns, since(now_ns, tw_load(&track->wake_ns)));
+    const uint64_t passed_ns = since(now_ns, tw_load(&track->wake_ns));
+    *usual_ns = tw_host_usual_step(*usual_ns, least(passed_ns, TW_WATCH_BETWEEN_NS)); /* the rest was idle */
     tw_store_release(&track->waiting_since_ns, now_ns);
 }
 

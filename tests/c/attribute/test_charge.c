@@ -92,30 +92,57 @@ TW_TEST(a_pause_of_the_engine_is_charged_to_the_token_that_it_made) {
     TW_CHECK_EQ(4 * MS + 100 * US, d.delay_ns);
 }
 
-static void has_steps(tw_segment *engine) {
-    TW_REQUIRE(engine != NULL);
+static tw_segment *engine_with_steps(void) {
+    tw_segment *engine = NULL;
+    TW_REQUIRE(tw_segment_create(&engine, "engine", 2, false, NULL, 0) == 0);
     tw_store(&engine->step_ring.head, 1);
     peers->segment[ENGINE - 1] = engine;
+    return engine;
 }
 
-/* The thread that sends it waits for the pause: 1 ms is what its way usually takes. */
+/* The thread that sends it waits for the pause: 1 ms is what its way usually takes. The next one is not late. */
 TW_TEST(a_pause_of_the_engine_before_a_token_has_left_is_charged_to_that) {
-    tw_segment *engine = NULL;
-    tw_ready ready = ready_of(90 * MS, 110 * MS, 402 * MS);
+    tw_ready ready = ready_of(90 * MS, 110 * MS, 402 * MS), next = ready_of(402 * MS, 410 * MS, 411 * MS);
     tw_charge d;
-    ready.way_ns = MS;
+    ready.way_ns = next.way_ns = MS;
     paused(ENGINE, TW_CAUSE_GC2, 111 * MS, 400 * MS);
     tw_charge_gap(g, by, 95 * MS, 403 * MS, 20 * MS, &ready, &d);
     TW_CHECK_EQ(0, d.delay_ns); /* not known to be the process that sends it: a worker */
-    TW_REQUIRE(tw_segment_create(&engine, "engine", 2, false, NULL, 0) == 0);
-    has_steps(engine);
+    tw_segment *engine = engine_with_steps();
+    for (int known = 0; known < 2; ++known) {
+        by.engine = known ? TW_ENGINE_NUMBER : 0;
+        tw_charge_gap(g, by, 95 * MS, 403 * MS, 20 * MS, &ready, &d);
+        TW_CHECK_EQ(289 * MS, d.delay[ENGINE][TW_CAUSE_GC2]);
+        TW_CHECK_EQ(0, d.certain[ENGINE][TW_CAUSE_GC2]);
+        TW_CHECK_EQ(289 * MS, d.leaving_ns);
+        TW_CHECK_EQ(289 * MS, d.passing_ns);
+    }
+    paused(OWN, TW_CAUSE_GC0, 404 * MS, 404 * MS + 100 * US);
+    tw_charge_gap(g, by, 403 * MS, 412 * MS, 8 * MS, &next, &d);
+    TW_CHECK_EQ(0, d.delay[ENGINE][TW_CAUSE_GC2]);
+    tw_segment_destroy(engine);
+}
+
+/* It pauses while the token is on its way, or late here: the token had left. */
+TW_TEST(a_pause_of_the_engine_after_a_token_has_left_is_not_charged_to_that) {
+    tw_ready ready = ready_of(90 * MS, 110 * MS, 402 * MS);
+    tw_segment *engine = engine_with_steps();
+    tw_charge d;
+    ready.way_ns = MS;
+    paused(ENGINE, TW_CAUSE_GC2, 113 * MS, 300 * MS);
     tw_charge_gap(g, by, 95 * MS, 403 * MS, 20 * MS, &ready, &d);
-    TW_CHECK_EQ(289 * MS, d.delay[ENGINE][TW_CAUSE_GC2]);
-    TW_CHECK_EQ(0, d.certain[ENGINE][TW_CAUSE_GC2]);
-    TW_CHECK_EQ(289 * MS, d.passing_ns);
-    ready.recv_ns = 112 * MS; /* it had left, but for 1 ms */
-    tw_charge_gap(g, by, 95 * MS, 113 * MS, 18 * MS, &ready, &d);
-    TW_CHECK_EQ(MS, d.delay_ns);
+    TW_CHECK_EQ(0, d.delay_ns);
+    tw_segment_destroy(engine);
+}
+
+TW_TEST(which_rank_sends_is_not_known_where_all_have_one_source) {
+    const tw_ready ready = ready_of(90 * MS, 110 * MS, 402 * MS);
+    tw_segment *engine = engine_with_steps();
+    tw_charge d;
+    peers->peer[BEHIND - 1] = (tw_peer){&others[BEHIND], TW_ENGINE_NUMBER, ENGINE};
+    paused(BEHIND, TW_CAUSE_GC2, 110 * MS, 400 * MS);
+    tw_charge_gap(g, by, 95 * MS, 403 * MS, 20 * MS, &ready, &d);
+    TW_CHECK_EQ(0, d.delay_ns);
     tw_segment_destroy(engine);
 }
 
@@ -161,6 +188,7 @@ static void check_charge(const tw_charge *d, uint64_t wait_ns) {
 
 TW_TEST(no_charge_exceeds_its_wait) {
     uint64_t random = 11;
+    tw_segment *engine = engine_with_steps();
     for (int who = 0; who < CLOCKS; ++who)
         for (uint64_t at = between(&random, 0, 9 * MS); at < 1000 * MS; at += between(&random, 200 * US, 9 * MS)) {
             const uint64_t from = at;
@@ -172,16 +200,19 @@ TW_TEST(no_charge_exceeds_its_wait) {
         const uint64_t from = to - between(&random, 100 * US, tw_test_random(&random) % 2 == 0 ? 2 * MS : 100 * MS);
         const uint64_t recv = between(&random, from - 50 * MS, to), key = between(&random, recv - 150 * MS, recv);
         const uint64_t typical = between(&random, 0, to - from), entry = between(&random, from, to);
-        const tw_ready ready[] = {ready_of(between(&random, key - 100 * MS, key), key, recv),
+        tw_ready ready[] = {ready_of(between(&random, key - 100 * MS, key), key, recv),
                                   {.known = true, .lo_ns = key, .hi_ns = key, .engine_from_ns = from, .recv_ns = recv},
                                   {.known = true, .lo_ns = key, .hi_ns = recv},
                                   {.known = true, .by_thread = true, .lo_ns = key, .hi_ns = recv}, {.known = false}};
+        by.engine = tw_test_random(&random) % 2 == 0 ? TW_ENGINE_NUMBER : 0;
         for (size_t k = 0; k < sizeof ready / sizeof *ready; ++k) {
             tw_charge d;
+            ready[k].way_ns = between(&random, 0, 2 * MS);
             tw_charge_gap(g, by, from, to, typical, &ready[k], &d);
             check_charge(&d, to - from);
             tw_charge_first_token(g, by, from, entry, to, typical, &ready[k], &d);
             check_charge(&d, to - from);
         }
     }
+    tw_segment_destroy(engine);
 }

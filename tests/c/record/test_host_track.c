@@ -276,7 +276,7 @@ TW_TEST(a_thread_reads_its_own_counters) {
 
 typedef struct shared {
     tw_host *host;
-    uint64_t done;
+    uint64_t done, reads;
 } shared;
 
 static void *write_all(void *argument) {
@@ -286,6 +286,7 @@ static void *write_all(void *argument) {
         const tw_host_span span = {0, n, n + 1, tw_span_what(TW_SPAN_GIL, 0, TW_SAMPLED), n + 2, n + 3, {0, 0}};
         tw_span_add(&s->host->by_watchdog, &span);
         if (n % 500 == 0) sched_yield();
+        while (n == POINTS / 2 && tw_load_acquire(&s->reads) == 0) sched_yield(); /* the reader may have no CPU */
     }
     tw_store_release(&s->done, 1);
     return NULL;
@@ -307,13 +308,12 @@ static bool check_newest(const tw_host *host) {
 }
 
 TW_TEST(no_record_is_torn) {
-    shared s = {new_host(), 0};
+    shared s = {new_host(), 0, 0};
     pthread_t writer;
-    uint64_t reads = 0;
     pthread_create(&writer, NULL, write_all, &s);
-    while (tw_load_acquire(&s.done) == 0) reads += check_newest(s.host);
+    while (tw_load_acquire(&s.done) == 0) tw_store_release(&s.reads, s.reads + check_newest(s.host));
     pthread_join(writer, NULL);
     TW_CHECK(check_newest(s.host));
-    TW_CHECK(reads > 0);
+    TW_CHECK(s.reads > 0);
     TW_CHECK_EQ(POINTS, s.host->track[0].point_head);
 }

@@ -30,6 +30,7 @@ TW_TEST(a_process_that_was_stopped_may_have_run_before_and_after_it) {
     TW_CHECK(!tw_watch_was_stopped(40 * MS, 360 * MS, 0, 58 * MS));
     TW_CHECK(tw_watch_was_stopped(40 * MS, 360 * MS, 30 * MS, 87 * MS));
     TW_CHECK(!tw_watch_was_stopped(40 * MS, 159 * MS, 0, 0));
+    TW_CHECK(!tw_watch_was_stopped(0, 39 * MS, 0, 0)); /* due as its turn ended */
 }
 
 TW_TEST(a_stop_is_recorded_once_before_the_watchdog_wakes) {
@@ -42,11 +43,31 @@ TW_TEST(a_stop_is_recorded_once_before_the_watchdog_wakes) {
     tw_store(&host->watchdog_process_cpu_ns, tw_process_cpu_ns());
     TW_CHECK_EQ(0, tw_stop_note(host, turn + 12 * MS));
     TW_CHECK_EQ(turn, tw_stop_note(host, now));
-    TW_CHECK_EQ(0, tw_stop_note(host, now + MS));
+    TW_CHECK_EQ(turn, tw_stop_note(host, now + MS)); /* another loop */
     TW_CHECK_EQ(1, host->by_loop.head);
     TW_REQUIRE(tw_span_read(&host->by_loop, 0, &s));
     TW_CHECK_EQ(turn, s.from_ns);
     TW_CHECK_EQ(now, s.to_ns);
     TW_CHECK(tw_span_kind_of(&s) == TW_SPAN_SILENCE && s.detail == TW_SILENCE_STOPPED);
+    free(host);
+}
+
+TW_TEST(a_thread_that_was_runnable_is_no_witness_of_a_stop) {
+    tw_host *host = calloc(1, sizeof *host);
+    TW_REQUIRE(host != NULL);
+    const uint64_t now = tw_now_ns(), turn = now - 400 * MS;
+    tw_host_track *t = &host->track[tw_host_take(host, 50)];
+    tw_store(&host->watchdog_turn_ns, turn);
+    tw_store(&host->watchdog_due_ns, turn + 10 * MS);
+    tw_store(&host->watchdog_process_cpu_ns, tw_process_cpu_ns());
+    const tw_host_point before = {.at_ns = turn}, throttled = {.at_ns = now - MS, .run_delay_ns = 200 * MS},
+                        after = {.at_ns = now, .run_delay_ns = 200 * MS};
+    tw_host_track_add(t, &before);
+    tw_host_track_add(t, &throttled);
+    tw_stop_note_of(host, 0, now);
+    TW_CHECK_EQ(0, host->by_loop.head);
+    tw_host_track_add(t, &after);
+    tw_stop_note_of(host, 0, now);
+    TW_CHECK_EQ(1, host->by_loop.head);
     free(host);
 }

@@ -20,7 +20,7 @@ typedef struct tw_ready {
                                        and have been held up by a pause before lo_ns */
     uint64_t lo_ns, hi_ns, engine_from_ns;
     uint64_t recv_ns;               /* when it came here from the engine; 0: not known */
-    uint64_t way_ns;                /* what that took for the token before; 0: not known */
+    uint64_t way_ns;                /* what its way took for the token before; 0: not known */
 } tw_ready;
 
 typedef struct tw_charge {
@@ -32,6 +32,7 @@ typedef struct tw_charge {
     uint64_t before_entry_ns;       /* of a first token: what of it lies before the app was entered */
     uint64_t passing_ns;            /* what of it held the token up on its way, elsewhere: pauses behind the engine, and of
                                        the engine before the token had left */
+    uint64_t leaving_ns;            /* of that, the latter: an estimate */
     uint64_t beyond_ns;             /* not of it: pauses of the engine as it made the token, that are more than the gap */
 } tw_charge;
 

@@ -1,10 +1,10 @@
-/* A thread that looks at busy loops, and at engine steps that take longer than is usual, and the time after one that may
+/* A thread that looks at busy loops, at engine steps that take longer than is usual, and at the time after a step that may
  * have left work, without the interpreter lock: what they run, what they sleep in, which thread holds the lock.
  *
  * While no stream is in flight it sleeps without a timer. Else it wakes each 10 ms (each 20 or 40 while little of its
  * budget is left), each 2 ms while a loop has been busy for more than 4 ms, or a step, or the time after one, goes on
- * beyond its limit, and takes samples of that: spaced wider and wider, and no more CPU time than half a percent of a core: beyond that it only
- * counts. Its own lateness is recorded too.
+ * beyond its limit, and takes samples of that: spaced wider and wider, and no more CPU time than half a percent of a core:
+ * beyond that it only counts. Its own lateness is recorded too.
  *
  * Thread rule: start, follow, unfollow and stop under the GIL; call from any thread. The thread itself takes no lock
  * but its own, and allocates nothing.
@@ -39,17 +39,21 @@ static inline uint64_t tw_watch_silent_from(uint64_t due_ns) {
     return due_ns > TW_WATCH_PERIOD_NS ? due_ns - TW_WATCH_PERIOD_NS : 0;
 }
 
-/* Where the whole process has stood still since the watchdog's latest turn, which is overdue: records that stop, once, as a
- * span of by_loop, and returns when it began. 0: it has not, or the stop is recorded already. Under the GIL. */
+/* When the whole process began to stand still, where it has since the watchdog's latest turn, which is overdue; 0: it has
+ * not. The stop is recorded once, as a span of by_loop. Any thread of the process. */
 uint64_t tw_stop_note(tw_host *host, uint64_t now_ns);
+
+/* The same, unless the thread of a track was runnable for much of the time between its two newest points. */
+void tw_stop_note_of(tw_host *host, uint32_t track, uint64_t now_ns);
 
 #define TW_WATCH_LATE 4
 
 /* Whether the process of a watchdog that was silent was stopped, where it is known that this was not runnable: it slept
  * before_ns until it was due, late_ns more, and waited for a CPU for delayed_ns. The process used used_ns of CPUs
- * meanwhile: a thread of it may have run before, and while the watchdog waited. Short silences are not judged. */
+ * meanwhile: one thread of it may have run before, and while the watchdog waited. Short silences are not judged. */
 static inline bool tw_watch_was_stopped(uint64_t before_ns, uint64_t late_ns, uint64_t delayed_ns, uint64_t used_ns) {
-    return late_ns >= TW_WATCH_LATE * before_ns && used_ns < before_ns + delayed_ns + late_ns / TW_STILL;
+    const uint64_t period_ns = before_ns > TW_WATCH_PERIOD_NS ? before_ns : TW_WATCH_PERIOD_NS;
+    return late_ns >= TW_WATCH_LATE * period_ns && used_ns < before_ns + delayed_ns + late_ns / TW_STILL;
 }
 
 typedef struct tw_watchdog tw_watchdog;
