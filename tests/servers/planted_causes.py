@@ -37,6 +37,7 @@ from tailwatch.snapshots.model import Cause, SlowGap
 STREAMS = 4
 OBJECTS = 2_000_000  # of the heap that is collected: so that it takes about as long as the other plants
 STOP_SECONDS = 0.4
+TURNS = 3
 CLEAR_SECONDS = 0.02  # so late is a token that is judged: no slice of the machine's other work
 PREEMPTED_SECONDS = 0.4  # so late, at least, is one whose request waits for a place in the KV cache
 OTHERS = ("cpu", "device", "own_prefill")  # waits for a CPU, and what a run without plants may have
@@ -334,6 +335,23 @@ def play(it: Running, name: str, happen: Callable[[], list[Interval]] | None, to
     return Round(late, intervals, shares(began, end), shares(begun, end))
 
 
+def play_plants(it: Running, name: str, plants: list[Plant], tokens: int) -> Round:
+    """The same, of plants. An order may come so late, on a busy machine, that the streams have ended: then all is played
+    again."""
+    for turn in range(TURNS):
+        found = play(it, f"{name}{turn}", lambda: act_in_turn(it, plants), tokens)
+        if all(each.start < last_sent(it, f"{name}{turn}") for each in found.intervals):
+            return found
+    raise AssertionError(f"{name}: the plants act after the streams, {TURNS} times")
+
+
+def last_sent(it: Running, name: str) -> float:
+    """When the last stream of that name ended, by our own stamps; seconds since the epoch."""
+    epoch = time.time() - time.monotonic()
+    lines = [line for each in _processes(it) if each.role == "api" for line in it.sent(name, each)]
+    return max(line["messages"][-1][0] for line in lines) / 1e9 + epoch
+
+
 def shares(first: Moment, last: Moment) -> dict[str, float]:
     """Of the time of all streams between two moments: delays by cause, those that there are."""
     seconds = (last.at - first.at) * STREAMS
@@ -476,10 +494,7 @@ def rounds(it: Running, kind: Kind, mode: str, count: int, only: list[str]) -> I
     all_of_them = [*((title,) for title in kind.plants), *pairs_of(kind, mode)]
     for chosen in all_of_them if not only else [(title,) for title in only]:
         plants = [kind.plants[title] for title in chosen]
-        found = merged(
-            play(it, f"{chosen}{n}", lambda plants=plants: act_in_turn(it, plants), tokens)  # type: ignore[misc]
-            for n in range(count)
-        )
+        found = merged(play_plants(it, f"{chosen}{n}", plants, tokens) for n in range(count))
         yield " + ".join(chosen), found(plants)
 
 
@@ -505,17 +520,15 @@ def merged(some: Iterator[Round]) -> Callable[[list[Plant]], dict[str, Any]]:
 def in_ranks(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Two workers compute each step together: one of them is late for it."""
 
-    def round_of(name: str, happen: Callable[[], list[Interval]] | None = None) -> Round:
-        return play(it, name, happen, tokens_of(kind, RANKS))
-
+    tokens = tokens_of(kind, RANKS)
     for pid in [each.pid for each in _processes(it) if each.role == "worker"]:
         it.order(pid, "build", OBJECTS)
     for plant in IN_RANKS.values():
         pid_of(it, plant)
-    round_of("warm")
-    yield "control", control(round_of("control"))
+    play(it, "warm", None, tokens)
+    yield "control", control(play(it, "control", None, tokens))
     for title, plant in IN_RANKS.items():
-        found = merged(round_of(f"{title}{n}", lambda plant=plant: [act(it, plant)]) for n in range(count))  # type: ignore[misc]
+        found = merged(play_plants(it, f"{title}{n}", [plant], tokens) for n in range(count))
         yield title, found([plant])
 
 
