@@ -336,7 +336,7 @@ def play(it: Running, name: str, happen: Callable[[], list[Interval]] | None, to
 
 
 def play_plants(it: Running, name: str, plants: list[Plant], tokens: int) -> Round:
-    """The same, of plants. An order may come so late, on a busy machine, that the streams have ended: then all is played
+    """The same, of plants. An order may come so late, on a busy machine, that the streams have ended: it is played
     again."""
     for turn in range(TURNS):
         found = play(it, f"{name}{turn}", lambda: act_in_turn(it, plants), tokens)
@@ -519,7 +519,6 @@ def merged(some: Iterator[Round]) -> Callable[[list[Plant]], dict[str, Any]]:
 
 def in_ranks(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Two workers compute each step together: one of them is late for it."""
-
     tokens = tokens_of(kind, RANKS)
     for pid in [each.pid for each in _processes(it) if each.role == "worker"]:
         it.order(pid, "build", OBJECTS)
