@@ -49,11 +49,11 @@ void tw_stop_note_of(tw_host *host, uint32_t track, uint64_t now_ns);
 #define TW_WATCH_LATE 4
 
 /* Whether the process of a watchdog that was silent was stopped, where it is known that this was not runnable: it slept
- * before_ns until it was due, late_ns more, and waited for a CPU for delayed_ns. The process used used_ns of CPUs
+ * before_ns until it was due, overdue_ns more, and waited for a CPU for delayed_ns. The process used used_ns of CPUs
  * meanwhile: one thread of it may have run before, and while the watchdog waited. Short silences are not judged. */
-static inline bool tw_watch_was_stopped(uint64_t before_ns, uint64_t late_ns, uint64_t delayed_ns, uint64_t used_ns) {
+static inline bool tw_watch_was_stopped(uint64_t before_ns, uint64_t overdue_ns, uint64_t delayed_ns, uint64_t used_ns) {
     const uint64_t period_ns = before_ns > TW_WATCH_PERIOD_NS ? before_ns : TW_WATCH_PERIOD_NS;
-    return late_ns >= TW_WATCH_LATE * period_ns && used_ns < before_ns + delayed_ns + late_ns / TW_STILL;
+    return overdue_ns >= TW_WATCH_LATE * period_ns && used_ns < before_ns + delayed_ns + overdue_ns / TW_STILL;
 }
 
 typedef struct tw_watchdog tw_watchdog;
