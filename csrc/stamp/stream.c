@@ -82,8 +82,8 @@ static void chain_of(const tw_stream *s, tw_wait *w) {
     if (s->chained == 0 || s->chained_at != s->messages) return;
     w->token = &s->chain_first;
     w->before = s->chained_before ? &s->chain_before : NULL;
-    const bool left_late = w->before != NULL && w->before->key_ns == s->left_late_ns;
-    const uint64_t from = w->before == NULL ? w->from_ns : left_late ? w->before->recv_ns : w->before->key_ns;
+    const bool kept = w->before != NULL && w->before->key_ns == s->kept_key_ns;
+    const uint64_t from = w->before == NULL ? w->from_ns : kept ? w->before->recv_ns : w->before->key_ns;
     w->ready = (tw_ready){.known = true, .by_engine = w->before != NULL, .lo_ns = w->token->key_ns,
                           .hi_ns = w->token->key_ns, .engine_from_ns = from, .recv_ns = w->token->recv_ns};
     if (w->before != NULL) w->ready.way_ns = since(w->before->recv_ns, w->before->key_ns);
@@ -142,7 +142,7 @@ static RARE void explain(tw_stream *s, const tw_wait *w, const tw_charge *d, boo
 
 /* The pause that kept a token from leaving its engine is none of the next one's. */
 static void note_leaving(tw_stream *s, const tw_wait *w, const tw_charge *d) {
-    if (d->leaving_ns > 0) s->left_late_ns = w->token->key_ns;
+    if (d->leaving_ns > 0) s->kept_key_ns = w->token->key_ns;
 }
 
 /* ---- one gap ---- */

@@ -95,7 +95,7 @@ typedef struct tw_stream {
     uint64_t chained_at;            /* messages when the last was received */
     tw_token_chain chain_first, chain_last; /* of those received since the last stamp */
     tw_token_chain chain_before;    /* the last that was received before the last stamp */
-    uint64_t left_late_ns;          /* key of a token that a pause of its engine kept from leaving; 0: none yet */
+    uint64_t kept_key_ns;          /* key of a token that a pause of its engine kept from leaving; 0: none yet */
     uint64_t request_id[TW_ID_WORDS];
     uint64_t trace_id[TW_TRACE_WORDS];
     uint64_t ordinal;               /* its own among the requests of the process, from 1 */
