@@ -419,9 +419,14 @@ def scenes(started: tuple[Planted, dict[str, Prometheus]]) -> dict[str, Scene]:
     begins = {kind: between_equals(planted, server) for kind, server in servers.items()}
     planted.load(1)
     planted.quiet()
-    signal = planted.load_signal()
-    ends = {kind: between_equals(planted, server) for kind, server in servers.items()}
-    signals = (signal, planted.load_signal())
+
+    def ended() -> tuple[Any, Any] | None:  # the curve is found anew every few seconds
+        before = planted.load_signal()
+        ends = {kind: between_equals(planted, server) for kind, server in servers.items()}
+        after = planted.load_signal()
+        return (ends, (before, after)) if before["curve"] == after["curve"] else None
+
+    ends, signals = until(ended, "scrapes between two equal curves")
     samples = [line for line in planted.get("/metrics").splitlines() if not line.startswith("#")]
     stalls = [line for line in samples if line.startswith("tailwatch_stall_seconds")]
     counts = len(samples), len(stalls)
