@@ -34,9 +34,16 @@ static tw_part *smallest(tw_parts *to, const tw_part *except) {
     return found;
 }
 
-static void join(tw_part *to, uint64_t ns, uint64_t detail) {
-    to->ns += ns;
-    if (to->detail_kind == TW_DETAIL_FAULTS || to->detail_kind == TW_DETAIL_TOKENS) to->detail += detail;
+/* Of two holders of the interpreter lock that of the larger part is kept, unless it is not known. */
+static void join_holder(tw_part *to, const tw_part *part) {
+    if (part->detail_kind != TW_DETAIL_HOLDER || part->detail == 0) return;
+    if (to->detail == 0 || part->ns > to->ns) to->detail = part->detail;
+}
+
+static void join(tw_part *to, const tw_part *part) {
+    if (to->detail_kind == TW_DETAIL_FAULTS || to->detail_kind == TW_DETAIL_TOKENS) to->detail += part->detail;
+    if (to->detail_kind == TW_DETAIL_HOLDER) join_holder(to, part);
+    to->ns += part->ns;
 }
 
 /* Two parts of one cause become one: the larger gives the name, the less certain the certainty. */
@@ -72,7 +79,7 @@ static void squeeze(tw_parts *to, const tw_part *part) {
 void tw_parts_add(tw_parts *to, const tw_part *part) {
     if (part->ns == 0) return;
     tw_part *found = find(to, part);
-    if (found != NULL) join(found, part->ns, part->detail);
+    if (found != NULL) join(found, part);
     else if (to->n < TW_PARTS) to->part[to->n++] = *part;
     else squeeze(to, part);
 }

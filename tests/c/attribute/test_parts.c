@@ -29,6 +29,24 @@ TW_TEST(parts_of_one_kind_are_one_part) {
     TW_CHECK_EQ(11, of(&parts, TW_DELAY_CALLBACK, 7));
 }
 
+static uint64_t holder_of(const uint64_t ns[2], const uint64_t holder[2]) {
+    tw_parts parts = {0};
+    for (int i = 0; i < 2; i++) {
+        const tw_part one = {ns[i], 7, TW_DELAY_GIL, TW_SAMPLED, 0, TW_DETAIL_HOLDER, holder[i]};
+        tw_parts_add(&parts, &one);
+    }
+    TW_CHECK_EQ(1, parts.n);
+    TW_CHECK_EQ(ns[0] + ns[1], parts.part[0].ns);
+    return parts.part[0].detail;
+}
+
+TW_TEST(the_holder_of_the_interpreter_lock_is_that_of_the_larger_part_which_has_one) {
+    TW_CHECK_EQ(5, holder_of((uint64_t[]){10, 20}, (uint64_t[]){3, 5}));
+    TW_CHECK_EQ(3, holder_of((uint64_t[]){20, 10}, (uint64_t[]){3, 5}));
+    TW_CHECK_EQ(5, holder_of((uint64_t[]){20, 10}, (uint64_t[]){0, 5}));
+    TW_CHECK_EQ(3, holder_of((uint64_t[]){10, 20}, (uint64_t[]){3, 0}));
+}
+
 TW_TEST(the_smallest_makes_room_and_becomes_unexplained) {
     tw_parts parts = {0};
     for (int cause = 0; cause < TW_PARTS; cause++) add(&parts, 10 + (uint64_t)cause, cause, 0);
