@@ -56,13 +56,11 @@ struct tw_watchdog {
 
 #define RUNNABLE_SHARE 4 /* of a time: a thread that was runnable for so much of it was not stopped */
 
-static uint64_t noted_ns; /* of the latest stop that loops have recorded: when it began */
-
 uint64_t tw_stop_note(tw_host *host, uint64_t now_ns) {
     const uint64_t turn = tw_load(&host->watchdog_turn_ns);
     const uint64_t from = most(turn, tw_watch_silent_from(tw_load(&host->watchdog_due_ns)));
     if (!tw_host_stood_still(host, now_ns)) return 0;
-    if (__atomic_exchange_n(&noted_ns, from, __ATOMIC_RELAXED) == from) return from;
+    if (__atomic_exchange_n(&host->stop_noted_ns, from, __ATOMIC_RELAXED) == from) return from;
     const tw_host_span span = {0, from, now_ns, tw_span_what(TW_SPAN_SILENCE, TW_ALL_TRACKS, TW_MEASURED), 0,
                                TW_SILENCE_STOPPED, {0, 0}};
     tw_span_add(&host->by_loop, &span);

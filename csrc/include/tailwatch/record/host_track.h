@@ -150,6 +150,7 @@ typedef struct tw_host {
     uint64_t stacks_refused;             /* walks that met memory which was no frame any more */
     uint64_t cgroup_stat;                /* of its own process: the descriptor of its cgroup's cpu.stat + 1; 0: none */
     uint64_t throttled_ns, throttled_at_ns; /* what that counted, and when it was read last */
+    uint64_t stop_noted_ns;              /* when the latest stop began that loops have recorded */
     tw_host_track track[TW_TRACKS];
     tw_span_ring by_loop, by_watchdog, by_handle;
     tw_name_table names;
