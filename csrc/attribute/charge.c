@@ -34,11 +34,14 @@ static bool find(tw_segment *g, tw_served_by by, uint64_t from, uint64_t to, tw_
     return d->by_source.total_ns > 0;
 }
 
+/* engine: 0: of any. */
+static bool is_of(const tw_peer *peer, uint64_t engine) { return engine == 0 || peer->engine == engine; }
+
 bool tw_engine_is_elsewhere(const tw_segment *g, tw_served_by by) {
     if (by.peer_set == NULL || tw_load(&g->step_ring.head) != 0) return false;
     for (uint32_t i = 0; i < by.peer_set->n; ++i) {
-        const uint64_t engine = by.peer_set->peer[i].engine;
-        if (engine != TW_ENGINE_SHARED && (by.engine == 0 || engine == by.engine)) return true;
+        const tw_peer *peer = &by.peer_set->peer[i];
+        if (peer->engine != TW_ENGINE_SHARED && is_of(peer, by.engine)) return true;
     }
     return false;
 }
@@ -111,8 +114,6 @@ static void add_before(tw_charge *d, const tw_segment *g, tw_served_by by, bool 
     add_share(d, by_engine, &before, ns);
     d->beyond_ns = by_engine ? since(before.total_ns, ns) : 0;
 }
-
-static bool is_of(const tw_peer *peer, uint64_t engine) { return engine == 0 || peer->engine == engine; }
 
 /* The process that sends the engine's tokens: it has the steps. NULL: it is not known, or has no source of its own. */
 static const tw_peer *sender_of(tw_served_by by) {

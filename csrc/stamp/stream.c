@@ -121,8 +121,9 @@ static RARE void keep(tw_stream *s, const tw_wait *w, const tw_charge *d, bool s
     tw_parts parts = {0};
     if (w->track >= 0 && tw_load(&g->host.track[w->track].point_head) != 0) {
         tw_host_point_now(&g->host, (uint32_t)w->track);
-        tw_throttled_note(&g->host, &g->host.by_loop, tw_now_ns());
-        tw_stop_note_of(&g->host, (uint32_t)w->track, tw_now_ns()); /* the loop may go on before the watchdog does */
+        const uint64_t now = tw_now_ns();
+        tw_throttled_note(&g->host, &g->host.by_loop, now);
+        tw_stop_note_of(&g->host, (uint32_t)w->track, now); /* the loop may go on before the watchdog does */
     }
     const bool joined = tw_wait_explain(g, served_by(s), w, d, true, &parts);
     if (slow && !joined) tw_add(&g->drops[TW_DROP_UNJOINED], 1);

@@ -338,9 +338,10 @@ def play(it: Running, name: str, happen: Callable[[], list[Interval]] | None, to
 def play_plants(it: Running, name: str, plants: list[Plant], tokens: int) -> Round:
     """The same, of plants. An order may come so late, on a busy machine, that the streams have ended: it is played
     again."""
-    for turn in range(TURNS):
-        found = play(it, f"{name}{turn}", lambda: act_in_turn(it, plants), tokens)
-        if all(each.start < last_sent(it, f"{name}{turn}") for each in found.intervals):
+    for turn in (f"{name}{n}" for n in range(TURNS)):
+        found = play(it, turn, lambda: act_in_turn(it, plants), tokens)
+        ended = last_sent(it, turn)
+        if all(each.start < ended for each in found.intervals):
             return found
     raise AssertionError(f"{name}: the plants act after the streams, {TURNS} times")
 

@@ -334,17 +334,19 @@ def test_a_thread_with_steps_reads_its_counters(install: Callable[..., tailwatch
         until(lambda: points() > 2, "points of a track of steps")
 
 
+def wait_for_turns(core: Any, count: int) -> None:
+    """Of the watchdog, of 2 ms or more."""
+    end = core.host_status()["watchdog_wakeups"] + count
+    until(lambda: core.host_status()["watchdog_wakeups"] >= end, "turns of the watchdog")
+
+
 def test_each_kind_of_step_has_a_limit_of_its_own(install: Callable[..., tailwatch.Watch]) -> None:
     core = install().core
     segment = ffi.cast("const tw_segment *", core.address)
 
-    def turns() -> int:
-        return core.host_status()["watchdog_wakeups"]
-
     def limit_in(name: str, lasts: int) -> int:
         with tailwatch.step(name):
-            end = turns() + lasts
-            until(lambda: turns() >= end, "turns of the watchdog, of 2 ms or more")
+            wait_for_turns(core, lasts)
             return max(track.step_limit_ns for track in segment.host.track)
 
     with tailwatch.stream(model="m"):
@@ -357,12 +359,11 @@ def samples(install: Callable[..., tailwatch.Watch]) -> Callable[[], int]:
     core = install().core
     segment = ffi.cast("const tw_segment *", core.address)
 
-    def turn(times: int) -> int:
-        end = core.host_status()["watchdog_wakeups"] + times
-        until(lambda: core.host_status()["watchdog_wakeups"] >= end, "turns of the watchdog, of 2 ms or more")
+    def taken_after(turns: int) -> int:
+        wait_for_turns(core, turns)
         return int(segment.host.samples)
 
-    return lambda: -turn(2) + turn(10)
+    return lambda: -taken_after(2) + taken_after(10)
 
 
 def end_step(waiting: int | None) -> None:
@@ -397,8 +398,7 @@ def test_the_time_after_a_step_has_a_limit_of_its_own(install: Callable[..., tai
     def limits() -> tuple[int, int]:
         with tailwatch.step("run", waiting=1):
             inside = max(track.step_limit_ns for track in segment.host.track)
-        end = core.host_status()["watchdog_wakeups"] + 10
-        until(lambda: core.host_status()["watchdog_wakeups"] >= end, "turns of the watchdog, of 2 ms or more")
+        wait_for_turns(core, 10)
         return inside, max(track.step_limit_ns for track in segment.host.track)
 
     with tailwatch.stream(model="m"):

@@ -282,21 +282,23 @@ TW_TEST(few_samples_of_a_sleep_are_no_more_than_themselves) {
     TW_CHECK_EQ(17 * MS, gil_of(&p));
 }
 
+/* One more step, of 40 ms, which begins 50 ms after the one before; in it it sleeps for 30. */
+static uint64_t begins_late(uint64_t k0) {
+    const uint64_t key = step(80 * MS);
+    const tw_host_point p = {.at_ns = key, .cpu_ns = 910 * MS, .wake_ns = k0 + 50 * MS};
+    tw_host_track_add(&of[OF_ENGINE]->host.track[0], &p);
+    return key;
+}
+
 TW_TEST(sleep_before_a_step_begins_is_not_its_wait) {
-    tw_host_track *t = thread_with_steps();
-    const uint64_t k0 = warm_with_sleeps(t), k1 = step(80 * MS);
-    const tw_host_point p1 = {.at_ns = k1, .cpu_ns = 910 * MS, .wake_ns = k0 + 50 * MS};
-    tw_host_track_add(t, &p1);
+    const uint64_t k0 = warm_with_sleeps(thread_with_steps()), k1 = begins_late(k0);
     sampled(TW_SPAN_GIL, k0 + 60 * MS, k0 + 76 * MS); /* 1 ms more */
     const tw_parts p = explain(k0, k1);
     TW_CHECK_EQ(29 * MS, gil_of(&p)); /* 40 since it began, 10 on a CPU, 1 usual */
 }
 
 TW_TEST(what_was_sampled_before_a_step_begins_has_no_share_in_its_sleep) {
-    tw_host_track *t = thread_with_steps();
-    const uint64_t k0 = warm_with_sleeps(t), k1 = step(80 * MS);
-    const tw_host_point p1 = {.at_ns = k1, .cpu_ns = 910 * MS, .wake_ns = k0 + 50 * MS};
-    tw_host_track_add(t, &p1);
+    const uint64_t k0 = warm_with_sleeps(thread_with_steps()), k1 = begins_late(k0);
     sampled(TW_SPAN_SLEEP, k0 + 10 * MS, k0 + 42 * MS);
     sampled(TW_SPAN_GIL, k0 + 60 * MS, k0 + 76 * MS); /* 1 ms more */
     const tw_parts p = explain(k0, k1);
@@ -304,10 +306,7 @@ TW_TEST(what_was_sampled_before_a_step_begins_has_no_share_in_its_sleep) {
 }
 
 TW_TEST(a_wait_before_a_step_ends_as_that_begins) {
-    tw_host_track *t = thread_with_steps();
-    const uint64_t k0 = warm_with_sleeps(t), k1 = step(80 * MS);
-    const tw_host_point p1 = {.at_ns = k1, .cpu_ns = 910 * MS, .wake_ns = k0 + 50 * MS}; /* in it it sleeps for 30 */
-    tw_host_track_add(t, &p1);
+    const uint64_t k0 = warm_with_sleeps(thread_with_steps()), k1 = begins_late(k0);
     sampled(TW_SPAN_GIL, k0 + 10 * MS, k0 + 49 * MS); /* the next sample was due 5 ms later */
     const tw_parts p = explain(k0, k1);
     TW_CHECK_EQ(40 * MS, gil_of(&p));

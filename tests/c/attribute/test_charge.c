@@ -100,18 +100,26 @@ static tw_segment *engine_with_steps(void) {
     return engine;
 }
 
-/* The thread that sends it waits for the pause: 1 ms is what its way usually takes. The next one is not late. */
-TW_TEST(a_pause_of_the_engine_before_a_token_has_left_is_charged_to_that) {
-    tw_ready ready = ready_of(90 * MS, 110 * MS, 402 * MS), next = ready_of(402 * MS, 410 * MS, 411 * MS);
+/* Of one that was made at 110 ms and came at 402: 1 ms is what its way usually takes. */
+static tw_charge charge_of_late_token(void) {
+    tw_ready ready = ready_of(90 * MS, 110 * MS, 402 * MS);
     tw_charge d;
-    ready.way_ns = next.way_ns = MS;
-    paused(ENGINE, TW_CAUSE_GC2, 111 * MS, 400 * MS);
+    ready.way_ns = MS;
     tw_charge_gap(g, by, 95 * MS, 403 * MS, 20 * MS, &ready, &d);
+    return d;
+}
+
+/* The thread that sends it waits for the pause. The next one is not late. */
+TW_TEST(a_pause_of_the_engine_before_a_token_has_left_is_charged_to_that) {
+    tw_ready next = ready_of(402 * MS, 410 * MS, 411 * MS);
+    next.way_ns = MS;
+    paused(ENGINE, TW_CAUSE_GC2, 111 * MS, 400 * MS);
+    tw_charge d = charge_of_late_token();
     TW_CHECK_EQ(0, d.delay_ns); /* not known to be the process that sends it: a worker */
     tw_segment *engine = engine_with_steps();
     for (int known = 0; known < 2; ++known) {
         by.engine = known ? TW_ENGINE_NUMBER : 0;
-        tw_charge_gap(g, by, 95 * MS, 403 * MS, 20 * MS, &ready, &d);
+        d = charge_of_late_token();
         TW_CHECK_EQ(289 * MS, d.delay[ENGINE][TW_CAUSE_GC2]);
         TW_CHECK_EQ(0, d.certain[ENGINE][TW_CAUSE_GC2]);
         TW_CHECK_EQ(289 * MS, d.leaving_ns);
@@ -125,24 +133,17 @@ TW_TEST(a_pause_of_the_engine_before_a_token_has_left_is_charged_to_that) {
 
 /* It pauses while the token is on its way, or late here: the token had left. */
 TW_TEST(a_pause_of_the_engine_after_a_token_has_left_is_not_charged_to_that) {
-    tw_ready ready = ready_of(90 * MS, 110 * MS, 402 * MS);
     tw_segment *engine = engine_with_steps();
-    tw_charge d;
-    ready.way_ns = MS;
     paused(ENGINE, TW_CAUSE_GC2, 113 * MS, 300 * MS);
-    tw_charge_gap(g, by, 95 * MS, 403 * MS, 20 * MS, &ready, &d);
-    TW_CHECK_EQ(0, d.delay_ns);
+    TW_CHECK_EQ(0, charge_of_late_token().delay_ns);
     tw_segment_destroy(engine);
 }
 
 TW_TEST(which_rank_sends_is_not_known_where_all_have_one_source) {
-    const tw_ready ready = ready_of(90 * MS, 110 * MS, 402 * MS);
     tw_segment *engine = engine_with_steps();
-    tw_charge d;
     peers->peer[BEHIND - 1] = (tw_peer){&others[BEHIND], TW_ENGINE_NUMBER, ENGINE};
     paused(BEHIND, TW_CAUSE_GC2, 110 * MS, 400 * MS);
-    tw_charge_gap(g, by, 95 * MS, 403 * MS, 20 * MS, &ready, &d);
-    TW_CHECK_EQ(0, d.delay_ns);
+    TW_CHECK_EQ(0, charge_of_late_token().delay_ns);
     tw_segment_destroy(engine);
 }
 
@@ -201,9 +202,9 @@ TW_TEST(no_charge_exceeds_its_wait) {
         const uint64_t recv = between(&random, from - 50 * MS, to), key = between(&random, recv - 150 * MS, recv);
         const uint64_t typical = between(&random, 0, to - from), entry = between(&random, from, to);
         tw_ready ready[] = {ready_of(between(&random, key - 100 * MS, key), key, recv),
-                                  {.known = true, .lo_ns = key, .hi_ns = key, .engine_from_ns = from, .recv_ns = recv},
-                                  {.known = true, .lo_ns = key, .hi_ns = recv},
-                                  {.known = true, .by_thread = true, .lo_ns = key, .hi_ns = recv}, {.known = false}};
+                            {.known = true, .lo_ns = key, .hi_ns = key, .engine_from_ns = from, .recv_ns = recv},
+                            {.known = true, .lo_ns = key, .hi_ns = recv},
+                            {.known = true, .by_thread = true, .lo_ns = key, .hi_ns = recv}, {.known = false}};
         by.engine = tw_test_random(&random) % 2 == 0 ? TW_ENGINE_NUMBER : 0;
         for (size_t k = 0; k < sizeof ready / sizeof *ready; ++k) {
             tw_charge d;
