@@ -122,10 +122,19 @@ def _drop(_: float) -> dict[str, Any]:
 
 
 def _collect(generation: float) -> dict[str, Any]:
-    """One collection, timed from outside."""
+    """One collection, timed from outside and, "begun" and "ended", within tailwatch's stamps: the process can lose its
+    CPU between any two."""
     now = time.monotonic_ns
+    inside: dict[str, int] = {}
+
+    def stamp(phase: str, info: dict[str, int]) -> None:
+        if info["generation"] == generation:
+            inside[phase] = now()
+
+    gc.callbacks.insert(1, stamp)
     start, _, stop = tuple(map(operator.call, (now, partial(gc.collect, int(generation)), now)))
-    return {"start": start, "stop": stop}
+    gc.callbacks.remove(stamp)
+    return {"start": start, "begun": inside["start"], "ended": inside["stop"], "stop": stop}
 
 
 def _block(seconds: float) -> dict[str, Any]:
