@@ -103,17 +103,55 @@ static tw_span_kind evidence_kind(const owner *own, const tw_host_span *s) {
     return kind == TW_SPAN_RUN && own->context != 0 && s->detail == own->context ? OWN_RUN : kind;
 }
 
+/* Waits for the interpreter lock are one by their holder, wherever the thread waited. */
+static bool is_same(const evidence *e, const evidence *of) {
+    return e->kind == of->kind && e->detail == of->detail && (of->kind == TW_SPAN_GIL || e->name == of->name);
+}
+
+static evidence *find_evidence(findings *f, const evidence *like) {
+    for (uint32_t i = 0; i < f->n; i++)
+        if (is_same(&f->of[i], like)) return &f->of[i];
+    return NULL;
+}
+
+/* Of a kind, or of any where there is none. */
+static evidence *smallest_of(findings *f, tw_span_kind kind) {
+    evidence *found = NULL, *any = &f->of[0];
+    for (evidence *e = any; e < f->of + f->n; e++) {
+        if (e->ns < any->ns) any = e;
+        if (e->kind == kind && (found == NULL || e->ns < found->ns)) found = e;
+    }
+    return found != NULL ? found : any;
+}
+
+/* Two of one kind become one: the larger gives the name. */
+static void unite(evidence *to, const evidence *e) {
+    const uint64_t ns = to->ns + e->ns;
+    if (e->ns > to->ns) *to = *e;
+    to->ns = ns;
+}
+
+/* No place is left: it joins the smallest of its kind. The first of a kind takes the smallest place of all, what was
+ * there joins another of its own kind. */
+static void squeeze(findings *f, evidence e) {
+    evidence *found = smallest_of(f, e.kind);
+    if (found->kind != e.kind) {
+        const evidence gone = *found;
+        *found = e;
+        e = gone;
+        found = smallest_of(f, e.kind);
+    }
+    if (found->kind == e.kind) unite(found, &e);
+}
+
 static void add_evidence(findings *f, const tw_host_span *s, uint64_t ns) {
     const tw_span_kind kind = evidence_kind(&f->own, s);
     const uint64_t detail = tw_span_kind_of(s) == TW_SPAN_RUN ? 0 : s->detail; /* whichever context it was */
-    const tw_certainty certainty = tw_span_certainty(s);
-    for (uint32_t i = 0; i < f->n; i++) {
-        evidence *e = &f->of[i];
-        if (e->kind != kind || e->name != s->name || e->detail != detail) continue;
-        e->ns += ns;
-        return;
-    }
-    if (f->n < EVIDENCE) f->of[f->n++] = (evidence){ns, s->name, detail, kind, certainty};
+    const evidence e = {ns, s->name, detail, kind, tw_span_certainty(s)};
+    evidence *found = find_evidence(f, &e);
+    if (found != NULL) unite(found, &e);
+    else if (f->n < EVIDENCE) f->of[f->n++] = e;
+    else squeeze(f, e);
 }
 
 static void note_stop(findings *f, const tw_host_span *s, uint64_t ns) {

@@ -269,6 +269,43 @@ TW_TEST(a_measured_wait_for_the_interpreter_is_named_by_samples) {
     TW_CHECK_EQ(TW_DETAIL_HOLDER, p.part[0].detail_kind);
 }
 
+static uint32_t name_of(const char *what, int number) {
+    char text[32];
+    snprintf(text, sizeof text, "%s %d", what, number);
+    return name(text);
+}
+
+TW_TEST(waits_for_the_interpreter_in_many_places_are_one_by_their_holder) {
+    busy(0, 0);
+    const uint32_t holder = name("compile_schema");
+    for (int i = 0; i < 25; i++)
+        span(TW_SPAN_GIL, (10 + (uint64_t)i * 4) * MS, (14 + (uint64_t)i * 4) * MS, name_of("operator", i), holder);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(1, p.n);
+    TW_CHECK_EQ(100 * MS, part_of(&p, TW_DELAY_GIL, 0));
+    TW_CHECK_EQ(holder, p.part[0].detail);
+}
+
+TW_TEST(waits_of_more_names_than_are_kept_lose_no_time) {
+    busy(0, 0);
+    span(TW_SPAN_SLEEP, 10 * MS, 30 * MS, name("nap"), 230);
+    for (int i = 0; i < 20; i++) /* read first: nap finds no place */
+        span(TW_SPAN_LOCK, (30 + (uint64_t)i * 4) * MS, (34 + (uint64_t)i * 4) * MS, name_of("queue", i), 202);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_SLEEP, 0));
+    TW_CHECK_EQ(80 * MS, part_of(&p, TW_DELAY_LOCK, 0));
+}
+
+TW_TEST(a_kind_of_wait_finds_a_place_beside_many_names) {
+    busy(0, 0);
+    for (int i = 0; i < 20; i++)
+        span(TW_SPAN_LOCK, (10 + (uint64_t)i * 2) * MS, (12 + (uint64_t)i * 2) * MS, name_of("queue", i), 202);
+    span(TW_SPAN_SLEEP, 50 * MS, 110 * MS, name("nap"), 230); /* newest: read first */
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(60 * MS, part_of(&p, TW_DELAY_SLEEP, name("nap")));
+    TW_CHECK_EQ(40 * MS, part_of(&p, TW_DELAY_LOCK, 0));
+}
+
 TW_TEST(another_track_does_not_count) {
     busy(0, 0);
     const tw_host_span s = {0, 10 * MS, 110 * MS, tw_span_what(TW_SPAN_SLEEP, 1, TW_SAMPLED), 0, 0, {0, 0}};
