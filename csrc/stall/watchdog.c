@@ -49,6 +49,7 @@ struct tw_watchdog {
     followed of[TW_TRACKS];
     /* its thread's own */
     uint64_t budget_ns, budget_at_ns, cpu_ns, woke_ns, run_delay_ns, busy_ns;
+    uint64_t stopped_until_ns; /* the end of the process's latest stop */
     int schedstat;
 };
 
@@ -155,7 +156,10 @@ static void note_silence(tw_watchdog *w, uint64_t due, uint64_t now) {
     const uint64_t delayed = least(since(own_run_delay_ns(w), w->run_delay_ns), now - from);
     const uint64_t until = now - delayed;
     const bool stopped = was_stopped(w, due, delayed, now);
-    if (stopped) add_span(w, TW_SPAN_SILENCE, TW_MEASURED, from, until, TW_SILENCE_STOPPED);
+    if (stopped) {
+        add_span(w, TW_SPAN_SILENCE, TW_MEASURED, from, until, TW_SILENCE_STOPPED);
+        w->stopped_until_ns = until;
+    }
     if (delayed < TW_SILENCE_NS) return;
     add_span(w, TW_SPAN_SILENCE, TW_MEASURED, stopped ? until : from, now, TW_SILENCE_STARVED);
     note_throttled(w, now);
@@ -222,22 +226,29 @@ static void look(tw_watchdog *w, const followed *f, uint32_t track, tw_host_span
 }
 
 /* When what is seen now began, as far as is known: with the stall, half way after what was seen before, and not before
- * the handle that runs. */
-static uint64_t start_of(const tw_host_track *t, const followed *f, uint64_t now) {
+ * the handle that runs or the end of a stop. */
+static uint64_t start_of(const tw_watchdog *w, const tw_host_track *t, const followed *f, uint64_t now) {
     const uint64_t from = f->open == 0 ? f->stall_since_ns : f->span.to_ns + (now - f->span.to_ns) / 2;
-    return least(most(from, tw_load(&t->handle_since_ns)), now);
+    return least(most(most(from, w->stopped_until_ns), tw_load(&t->handle_since_ns)), now);
+}
+
+/* What was seen before a stop of the process does not go on through it. */
+static bool goes_on(const tw_watchdog *w, const followed *f, const tw_host_span *seen) {
+    const tw_host_span *s = &f->span;
+    return f->open != 0 && s->to_ns >= w->stopped_until_ns && s->what == seen->what && s->name == seen->name &&
+           s->detail == seen->detail;
 }
 
 /* The span of the last sample grows; another state begins another one. */
 static void keep(tw_watchdog *w, followed *f, const tw_host_track *t, tw_host_span *seen) {
     tw_host_span *s = &f->span;
     seen->to_ns = tw_now_ns();
-    if (f->open != 0 && s->what == seen->what && s->name == seen->name && s->detail == seen->detail) {
+    if (goes_on(w, f, seen)) {
         s->to_ns = seen->to_ns;
         tw_span_replace(&w->host->by_watchdog, f->open - 1, s);
         return;
     }
-    seen->from_ns = start_of(t, f, seen->to_ns);
+    seen->from_ns = start_of(w, t, f, seen->to_ns);
     *s = *seen;
     f->open = tw_span_add(&w->host->by_watchdog, s) + 1;
 }

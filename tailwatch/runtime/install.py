@@ -295,7 +295,8 @@ def step(name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:
     Args:
         name: what kind of step it is. Seven are counted by name in a process, further ones are "other".
         batch: requests in it. 0: it ran nothing; it is no step, and its time belongs to the gap.
-        waiting: requests that it leaves with work to do, in its batch or queued; 0: none, the engine is idle then.
+        waiting: requests that it leaves with work to do, in its batch or queued; 0: none, the engine is idle then, and
+            stalls of the thread are not watched for until its next step.
 
     ``batch`` and ``waiting`` are attributes of what ``with`` gives, too, and count as they are at the end. Steps may
     nest; what is raised inside goes on its way. The same object may be entered again, which saves making one. After

@@ -35,6 +35,7 @@ from tailwatch.diagnose.why import late_tokens
 from tailwatch.snapshots.model import Cause, SlowGap
 
 STREAMS = 4
+PAIRED = " + "  # in the title of two plants
 OBJECTS = 2_000_000  # of the heap that is collected: so that it takes about as long as the other plants
 STOP_SECONDS = 0.4
 TURNS = 3
@@ -493,10 +494,10 @@ def rounds(it: Running, kind: Kind, mode: str, count: int, only: list[str]) -> I
         )
         yield f"prefill of {PROMPT} tokens", found([Plant("engine", ("", 0), ("prefill",))])
     all_of_them = [*((title,) for title in kind.plants), *pairs_of(kind, mode)]
-    for chosen in all_of_them if not only else [(title,) for title in only]:
+    for chosen in all_of_them if not only else [tuple(title.split(PAIRED)) for title in only]:
         plants = [kind.plants[title] for title in chosen]
         found = merged(play_plants(it, f"{chosen}{n}", plants, tokens) for n in range(count))
-        yield " + ".join(chosen), found(plants)
+        yield PAIRED.join(chosen), found(plants)
 
 
 def merged(some: Iterator[Round]) -> Callable[[list[Plant]], dict[str, Any]]:
@@ -597,8 +598,9 @@ def main() -> None:
         parser.error("--json: the file has all plants of a mode, not those of --plants alone")
     if options.plants and {SMALL, RANKS} & set(modes):
         parser.error(f"--plants: {SMALL!r} and {RANKS!r} have none of those; name other --modes")
-    if unknown := set(options.plants) - set(kind.plants):
-        parser.error(f"no plants of {options.server}: {', '.join(unknown)}; it has {', '.join(kind.plants)}")
+    titles = [*kind.plants, *map(PAIRED.join, kind.pairs)]
+    if unknown := set(options.plants) - set(titles):
+        parser.error(f"no plants of {options.server}: {', '.join(unknown)}; it has {', '.join(titles)}")
     found = json.loads(options.json.read_text())["modes"] if options.json and options.json.exists() else {}
     for mode in modes:
         found[mode] = run(kind, mode, options)

@@ -7,7 +7,8 @@
  * is known; as far as samples were taken in its context, where it is not; else of callbacks.
  * Each handle of some length is split by itself, so what one slept or ran is not the other's. Runnable: throttled as far
  * as the cgroup has it, else cpu. Asleep: by the spans of that time, scaled to the sleep, since a wait's wall time
- * contains run-queue time; stopped where nothing but the watchdog's own silence covers it.
+ * contains run-queue time; stopped where nothing but the watchdog's own silence covers it. Waits for the interpreter lock
+ * are one by their holder: a long one of them names where the thread waited.
  *
  * Thread rule: any thread, any process; a track's own thread adds a point before (tw_host_point_now), or the newest
  * milliseconds are unknown.
