@@ -17,6 +17,7 @@
 /* As kinds of evidence: a handle of the request, a sample in the context of the code that runs now. */
 #define OWN_HANDLE TW_SPAN_KINDS
 #define OWN_RUN (TW_SPAN_KINDS + 1)
+#define ANY_KIND (TW_SPAN_KINDS + 2)
 
 /* Spans of one kind, name and detail, added up. */
 typedef struct evidence {
@@ -114,34 +115,43 @@ static evidence *find_evidence(findings *f, const evidence *like) {
     return NULL;
 }
 
-/* Of a kind, or of any where there is none. */
-static evidence *smallest_of(findings *f, tw_span_kind kind) {
-    evidence *found = NULL, *any = &f->of[0];
-    for (evidence *e = any; e < f->of + f->n; e++) {
-        if (e->ns < any->ns) any = e;
-        if (e->kind == kind && (found == NULL || e->ns < found->ns)) found = e;
-    }
-    return found != NULL ? found : any;
+static uint32_t count_of(const findings *f, tw_span_kind kind) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n; i++) n += f->of[i].kind == kind;
+    return n;
 }
 
-/* Two of one kind become one: the larger gives the name. */
+/* Of those of a kind; kind ANY_KIND: of those whose kind has another one. NULL: there is none. */
+static evidence *smallest_of(findings *f, tw_span_kind kind) {
+    evidence *found = NULL;
+    for (evidence *e = f->of; e < f->of + f->n; e++) {
+        const bool fits = kind == ANY_KIND ? count_of(f, e->kind) > 1 : e->kind == kind;
+        if (fits && (found == NULL || e->ns < found->ns)) found = e;
+    }
+    return found;
+}
+
+/* Two of one kind become one. What is longer than all that is there gives the name; a holder that is not known gives none. */
 static void unite(evidence *to, const evidence *e) {
     const uint64_t ns = to->ns + e->ns;
-    if (e->ns > to->ns) *to = *e;
+    if (e->ns > to->ns && (e->detail != 0 || to->detail == 0)) *to = *e;
     to->ns = ns;
 }
 
-/* No place is left: it joins the smallest of its kind. The first of a kind takes the smallest place of all, what was
- * there joins another of its own kind. */
+_Static_assert(EVIDENCE > ANY_KIND, "one kind of two has a place of its own where another has none");
+
+/* No place is left: it joins the smallest of its kind. The first of a kind takes the smallest place of those that have
+ * another of their own kind, which what was there joins. */
 static void squeeze(findings *f, evidence e) {
-    evidence *found = smallest_of(f, e.kind);
-    if (found->kind != e.kind) {
-        const evidence gone = *found;
-        *found = e;
+    evidence *to = smallest_of(f, e.kind);
+    if (to == NULL) {
+        evidence *place = smallest_of(f, ANY_KIND);
+        const evidence gone = *place;
+        *place = e;
         e = gone;
-        found = smallest_of(f, e.kind);
+        to = smallest_of(f, e.kind);
     }
-    if (found->kind == e.kind) unite(found, &e);
+    unite(to, &e);
 }
 
 static void add_evidence(findings *f, const tw_host_span *s, uint64_t ns) {
@@ -156,6 +166,7 @@ static void add_evidence(findings *f, const tw_host_span *s, uint64_t ns) {
 
 static void note_stop(findings *f, const tw_host_span *s, uint64_t ns) {
     f->stopped_ns += ns;
+    f->next_ns = least(f->next_ns, s->from_ns); /* no sample goes on through it */
     if (ns <= f->stop_to_ns - f->stop_from_ns) return;
     f->stop_from_ns = most(s->from_ns, f->from_ns);
     f->stop_to_ns = f->stop_from_ns + ns;

@@ -6,8 +6,14 @@
 #include "base/arithmetic.h"
 #include "tailwatch/record/enums.h"
 
+/* What ran, or who held the interpreter lock, wherever the thread waited for that. */
+static bool is_same_name(const tw_part *a, const tw_part *b) {
+    const bool held = a->detail_kind == TW_DETAIL_HOLDER && b->detail_kind == TW_DETAIL_HOLDER;
+    return a->name == b->name || (held && a->detail != 0 && a->detail == b->detail);
+}
+
 static bool same(const tw_part *a, const tw_part *b) {
-    return a->cause == b->cause && a->certainty == b->certainty && a->source == b->source && a->name == b->name;
+    return a->cause == b->cause && a->certainty == b->certainty && a->source == b->source && is_same_name(a, b);
 }
 
 static tw_part *find(tw_parts *to, const tw_part *part) {

@@ -49,7 +49,7 @@ struct tw_watchdog {
     followed of[TW_TRACKS];
     /* its thread's own */
     uint64_t budget_ns, budget_at_ns, cpu_ns, woke_ns, run_delay_ns, busy_ns;
-    uint64_t stopped_until_ns; /* the end of the process's latest stop */
+    uint64_t stopped_from_ns, stopped_until_ns; /* the latest stop of the process that it noted */
     int schedstat;
 };
 
@@ -158,6 +158,7 @@ static void note_silence(tw_watchdog *w, uint64_t due, uint64_t now) {
     const bool stopped = was_stopped(w, due, delayed, now);
     if (stopped) {
         add_span(w, TW_SPAN_SILENCE, TW_MEASURED, from, until, TW_SILENCE_STOPPED);
+        w->stopped_from_ns = from;
         w->stopped_until_ns = until;
     }
     if (delayed < TW_SILENCE_NS) return;
@@ -225,32 +226,33 @@ static void look(tw_watchdog *w, const followed *f, uint32_t track, tw_host_span
     out->detail = holder == 0 || holder == f->state ? 0 : name_of(w, holder, NULL, NULL);
 }
 
-/* When what is seen now began, as far as is known: with the stall, half way after what was seen before, and not before
- * the handle that runs or the end of a stop. */
+/* When what is seen now began, as far as is known: with the stall, half way after what was seen before or after a stop,
+ * and not before the handle that runs. */
 static uint64_t start_of(const tw_watchdog *w, const tw_host_track *t, const followed *f, uint64_t now) {
-    const uint64_t from = f->open == 0 ? f->stall_since_ns : f->span.to_ns + (now - f->span.to_ns) / 2;
-    return least(most(most(from, w->stopped_until_ns), tw_load(&t->handle_since_ns)), now);
+    const uint64_t before = most(f->span.to_ns, least(w->stopped_until_ns, now));
+    const uint64_t from = f->open == 0 ? most(f->stall_since_ns, w->stopped_until_ns) : before + (now - before) / 2;
+    return least(most(from, tw_load(&t->handle_since_ns)), now);
 }
 
-/* What was seen before a stop of the process does not go on through it. */
-static bool goes_on(const tw_watchdog *w, const followed *f, const tw_host_span *seen) {
-    const tw_host_span *s = &f->span;
-    return f->open != 0 && s->to_ns >= w->stopped_until_ns && s->what == seen->what && s->name == seen->name &&
-           s->detail == seen->detail;
+static bool is_same(const tw_host_span *a, const tw_host_span *b) {
+    return a->what == b->what && a->name == b->name && a->detail == b->detail;
 }
 
-/* The span of the last sample grows; another state begins another one. */
+static void grow(tw_watchdog *w, followed *f, uint64_t to_ns) {
+    f->span.to_ns = to_ns;
+    tw_span_replace(&w->host->by_watchdog, f->open - 1, &f->span);
+}
+
+/* The span of the last sample grows; another state begins another one. What goes on after a stop of the process is two:
+ * before and after it. */
 static void keep(tw_watchdog *w, followed *f, const tw_host_track *t, tw_host_span *seen) {
-    tw_host_span *s = &f->span;
+    const bool goes_on = f->open != 0 && is_same(&f->span, seen), is_cut = f->span.to_ns < w->stopped_until_ns;
     seen->to_ns = tw_now_ns();
-    if (goes_on(w, f, seen)) {
-        s->to_ns = seen->to_ns;
-        tw_span_replace(&w->host->by_watchdog, f->open - 1, s);
-        return;
-    }
-    seen->from_ns = start_of(w, t, f, seen->to_ns);
-    *s = *seen;
-    f->open = tw_span_add(&w->host->by_watchdog, s) + 1;
+    if (goes_on) grow(w, f, is_cut ? most(f->span.to_ns, w->stopped_from_ns) : seen->to_ns);
+    if (goes_on && !is_cut) return;
+    seen->from_ns = goes_on ? w->stopped_until_ns : start_of(w, t, f, seen->to_ns);
+    f->span = *seen;
+    f->open = tw_span_add(&w->host->by_watchdog, seen) + 1;
 }
 
 static void sample(tw_watchdog *w, followed *f, uint32_t track, uint64_t now) {
@@ -298,7 +300,7 @@ static bool look_at(tw_watchdog *w, uint32_t track, uint64_t now, uint64_t *next
     const uint64_t since_ns = stalls_since(f, &w->host->track[track], now);
     if (since_ns == 0) return false;
     if (f->stall_since_ns != since_ns) f->open = 0, f->next_ns = now, f->stall_since_ns = since_ns;
-    if (now < f->next_ns) {
+    if (now < f->next_ns && f->span.to_ns >= w->stopped_until_ns) { /* one is due after a stop */
         *next = least(*next, f->next_ns);
         return true;
     }

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from ..support.process import clean_environment
+from ..support.process import Process, Python, clean_environment
 
-STOP_SECONDS = 0.4
+STOP_SECONDS = 0.3
 WAITS = """
 import asyncio, json, os, sys, threading, time
 import tailwatch
@@ -24,22 +23,25 @@ from tailwatch._cold import ffi
 watch = tailwatch.install(role="api", gc="off")
 segment = ffi.cast("const tw_segment *", watch.core.address)
 pipe, end = os.pipe()
+waits = threading.Event()
 
 def obey():
-    for order in sys.stdin:
-        if order == "go on\\n":
+    for order in map(int, sys.stdin):
+        if order == 0:
             os.write(end, b"x")
             return
+        waits.wait()
         before = segment.host.samples
-        while segment.host.samples < before + 3:
+        while segment.host.samples < before + order:
             time.sleep(0.002)
-        print("sampled", flush=True)
+        print("true", flush=True)
 
 async def wait():
     watch.host.use_loop()
     with tailwatch.stream(model="m"):
         await asyncio.sleep(0)
         began = _hot.now()
+        waits.set()
         os.read(pipe, 1)
         print(json.dumps(watch.core.split_host(began, _hot.now())[0]), flush=True)
 
@@ -48,49 +50,44 @@ asyncio.run(wait())
 """
 
 
-class Waiting:
-    """A process whose loop waits for a pipe, and a thread of it that takes orders."""
-
-    def __init__(self) -> None:
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", WAITS], stdin=pipe, stdout=pipe, text=True, env=clean_environment()
-        )
-
-    def ask(self, order: str) -> str:
-        """The line that it answers."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(order, file=self.process.stdin, flush=True)
-        return self.process.stdout.readline()
-
-    def stop(self, seconds: float) -> float:
-        """For that long. Returns how long it was."""
-        os.kill(self.process.pid, signal.SIGSTOP)
-        os.waitpid(self.process.pid, os.WUNTRACED)
-        began = time.monotonic()
-        time.sleep(seconds)
-        stopped = time.monotonic() - began
-        os.kill(self.process.pid, signal.SIGCONT)
-        return stopped
-
-
 @pytest.fixture
-def waiting() -> Iterator[Waiting]:
-    """Ended with the test."""
-    one = Waiting()
-    with one.process:
-        yield one
-        one.process.kill()
+def waiting() -> Iterator[Process]:
+    """A process whose loop waits for a pipe. It answers to a number with true, after so many samples of that wait; to 0
+    with what the wait was made of."""
+    with Python(WAITS, env=clean_environment()) as process:
+        yield process
+
+
+def stop(process: Process, seconds: float) -> tuple[float, float]:
+    """Stops it for about that long: at least, at most."""
+    before = time.monotonic()
+    process.signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    began = time.monotonic()
+    time.sleep(seconds)
+    ended = time.monotonic()
+    process.signal(signal.SIGCONT)
+    return ended - began, time.monotonic() - before
+
+
+def seconds_by_cause(parts: list[list[Any]]) -> dict[str, float]:
+    """Of what split_host() gives."""
+    found: dict[str, float] = defaultdict(float)
+    for cause, ns, *_ in parts:
+        found[cause] += ns / 1e9
+    return found
 
 
 @pytest.mark.alone
-def test_a_wait_does_not_go_on_through_a_stop(waiting: Waiting) -> None:
-    """Samples before and after the stop show the same wait; the time between them is the stop's."""
-    assert waiting.ask("sample") == "sampled\n"
-    stopped = waiting.stop(STOP_SECONDS)
-    assert waiting.ask("sample") == "sampled\n"
-    parts = json.loads(waiting.ask("go on"))
-    by_cause = {cause: ns / 1e9 for cause, ns, *_ in parts}
-    assert by_cause["stopped"] == pytest.approx(stopped, rel=0.1), parts
-    assert by_cause["io"] > 0, parts
+@pytest.mark.parametrize("samples", [3, 40])
+def test_a_wait_does_not_go_on_through_a_stop(waiting: Process, samples: int) -> None:
+    """Samples before and after the stop show the same wait, those of a long one far apart; the time between is the
+    stop's, but for a period of the watchdog before it."""
+    assert waiting.ask(samples)
+    least, most = stop(waiting, STOP_SECONDS)
+    assert waiting.ask(3)
+    parts = waiting.ask(0)
+    found = seconds_by_cause(parts)
+    assert 0.9 * least <= found["stopped"] <= most + 0.1, parts
+    assert found["io"] > 0, parts
+    assert found["unexplained"] < 0.1, parts

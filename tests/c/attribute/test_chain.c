@@ -274,6 +274,17 @@ TW_TEST(a_sleep_that_may_be_a_wait_for_a_cpu_has_what_was_sampled) {
     TW_CHECK_EQ(34 * MS, gil_of(&p));
 }
 
+TW_TEST(a_sample_goes_on_until_a_stop_and_not_into_it) {
+    tw_host_track *t = thread_with_steps();
+    const uint64_t k0 = warm_with_sleeps(t), k1 = step(80 * MS);
+    sampled(TW_SPAN_GIL, k0 + 15 * MS, k0 + 47 * MS); /* 2 ms more, but for the stop */
+    stop(OF_ENGINE, k0 + 48 * MS, k0 + 58 * MS);
+    sampled(TW_SPAN_GIL, k0 + 58 * MS, k0 + 60 * MS); /* 1 ms more */
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(36 * MS, gil_of(&p));
+    TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_STOPPED, OF_ENGINE));
+}
+
 TW_TEST(few_samples_of_a_sleep_are_no_more_than_themselves) {
     tw_host_track *t = thread_with_steps();
     const uint64_t k0 = warm_with_sleeps(t), k1 = sleeps_through(t);

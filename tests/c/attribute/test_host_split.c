@@ -306,6 +306,18 @@ TW_TEST(a_kind_of_wait_finds_a_place_beside_many_names) {
     TW_CHECK_EQ(40 * MS, part_of(&p, TW_DELAY_LOCK, 0));
 }
 
+TW_TEST(kinds_of_waits_that_alternate_beside_many_names_each_keep_their_time) {
+    busy(0, 0);
+    for (int i = 0; i < 20; i++)
+        span(i % 2 == 0 ? TW_SPAN_SLEEP : TW_SPAN_IO, (10 + (uint64_t)i) * MS, (11 + (uint64_t)i) * MS, 0, 230);
+    for (int i = 0; i < 20; i++)
+        span(TW_SPAN_LOCK, (30 + (uint64_t)i * 4) * MS, (34 + (uint64_t)i * 4) * MS, name_of("queue", i), 202);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_SLEEP, 0));
+    TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_IO, 0));
+    TW_CHECK_EQ(80 * MS, part_of(&p, TW_DELAY_LOCK, 0));
+}
+
 TW_TEST(another_track_does_not_count) {
     busy(0, 0);
     const tw_host_span s = {0, 10 * MS, 110 * MS, tw_span_what(TW_SPAN_SLEEP, 1, TW_SAMPLED), 0, 0, {0, 0}};

@@ -29,6 +29,19 @@ TW_TEST(parts_of_one_kind_are_one_part) {
     TW_CHECK_EQ(11, of(&parts, TW_DELAY_CALLBACK, 7));
 }
 
+TW_TEST(waits_for_one_holder_are_one_part_wherever_the_thread_waited) {
+    tw_parts parts = {0};
+    const uint64_t holder[] = {3, 3, 4, 0};
+    for (uint32_t i = 0; i < 4; i++) {
+        const tw_part one = {5, 7 + i, TW_DELAY_GIL, TW_SAMPLED, 0, TW_DETAIL_HOLDER, holder[i]};
+        tw_parts_add(&parts, &one);
+    }
+    TW_CHECK_EQ(3, parts.n);
+    TW_CHECK_EQ(10, of(&parts, TW_DELAY_GIL, 7));
+    TW_CHECK_EQ(5, of(&parts, TW_DELAY_GIL, 9));
+    TW_CHECK_EQ(5, of(&parts, TW_DELAY_GIL, 10)); /* the holder is not known */
+}
+
 static uint64_t holder_of(const uint64_t ns[2], const uint64_t holder[2]) {
     tw_parts parts = {0};
     for (int i = 0; i < 2; i++) {

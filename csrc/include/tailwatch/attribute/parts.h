@@ -10,9 +10,9 @@
 
 TW_BEGIN_C
 
-/* Adds a part: to the part of the same cause, certainty, source and name where there is one. No time is lost: where all
- * places are taken, it joins the smallest part of its cause and source, else the smallest of all makes room, and what it
- * was becomes unexplained. */
+/* Adds a part: to the part of the same cause, certainty, source and name where there is one, or of the same holder of the
+ * interpreter lock. No time is lost: where all places are taken, it joins the smallest part of its cause and source, else
+ * the smallest of all makes room, and what it was becomes unexplained. */
 void tw_parts_add(tw_parts *to, const tw_part *part);
 
 /* The sum of all parts, ns. */
