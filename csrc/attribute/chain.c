@@ -237,12 +237,12 @@ static void add_held_behind(explained *e, held *h) {
             add_held(e, h, e->by.peer_set->segment[i], source_of(&e->by.peer_set->peer[i]));
 }
 
-/* What the engine sends late, because its process was stopped or its threads waited for the interpreter lock, and what
- * comes late through a process behind it (a detokenizer) that was stopped: at most left_ns of [from, to]. Returns its
+/* What the engine sends late, because its process was stopped or throttled or its threads waited for the interpreter lock,
+ * and what comes late through a process behind it (a detokenizer) that was stopped or throttled: at most left_ns of [from, to]. Returns its
  * sum. */
 static uint64_t add_held_on_the_way(explained *e, const served *s, uint64_t from, uint64_t to, uint64_t left_ns) {
     held h = {.from_ns = from, .to_ns = to, .left_ns = left_ns, .stops = true};
-    h.by_cause[TW_DELAY_CPU] = h.by_cause[TW_DELAY_THROTTLED] = UINT64_MAX; /* of the thread with steps alone */
+    h.by_cause[TW_DELAY_CPU] = UINT64_MAX; /* of the thread with steps alone */
     if (s->segment == NULL || s->segment == e->g) return 0;
     for (int i = 0; i < 2; ++i, h.stops = false) {
         add_held(e, &h, s->segment, s->source);
@@ -272,7 +272,8 @@ static void explain_by_chain(explained *e, const tw_charge *d) {
     add_engine(e, &s, first ? e->w->from_ns + e->w->accept_ns : b->key_ns, first ? 0 : e->w->typical_ns, d);
     add_segment(e, &s, t->key_ns, t->recv_ns, way_ns, TW_DELAY_TRANSPORT);
     add_segment(e, NULL, t->recv_ns, t->processed_ns, output_ns, TW_DELAY_OUTPUT);
-    add_segment(e, NULL, t->processed_ns, e->w->to_ns, first ? 0 : own_ns, TW_DELAY_OWN_CODE);
+    const uint64_t own_from_ns = most(t->processed_ns, e->w->client_until_ns); /* until then the task waited in send() */
+    add_segment(e, NULL, own_from_ns, e->w->to_ns, first ? 0 : own_ns, TW_DELAY_OWN_CODE);
 }
 
 /* ---- the sum ---- */

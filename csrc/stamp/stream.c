@@ -102,7 +102,8 @@ static uint64_t lasting_context(const tw_stream *s) {
 
 static tw_wait wait_of(const tw_stream *s, tw_phase phase, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns) {
     tw_wait w = {.phase = phase, .from_ns = from_ns, .to_ns = to_ns, .typical_ns = typical_ns,
-                 .client_ns = least(s->client_ns, to_ns - from_ns), .request = s->request, .interval = s->interval,
+                 .client_ns = least(s->client_ns, to_ns - from_ns), .client_until_ns = s->client_until_ns,
+                 .request = s->request, .interval = s->interval,
                  .ordinal = s->ordinal, .context = lasting_context(s), .track = -1};
     w.ready = tw_ready_by_loop(s->segment, from_ns, &w.track);
     chain_of(s, &w);
@@ -340,6 +341,7 @@ void tw_stream_usage(tw_stream *s, uint64_t completion_tokens) {
 void tw_stream_send_wait(tw_stream *s, uint64_t from_ns, uint64_t to_ns) {
     tw_histogram_record(&s->segment->send_wait, tw_layout_of(TW_LAYOUT_TTFT), since(to_ns, from_ns));
     s->client_ns += since(to_ns, most(from_ns, s->last_ns));
+    s->client_until_ns = most(s->client_until_ns, to_ns);
 }
 
 void tw_stream_opaque(tw_stream *s) {

@@ -75,17 +75,22 @@ class Received:
 
 
 class Streams:
-    """Requests in flight."""
+    """Requests in flight. narrow: the first one's connection holds little that is not read, on both sides."""
 
-    def __init__(self, port: int, name: str, count: int, payload: dict[str, Any], engines: int) -> None:
+    def __init__(
+        self, port: int, name: str, count: int, payload: dict[str, Any], engines: int, *, narrow: bool = False
+    ) -> None:
         self.received = [Received(f"{ids_of(name)}{number:012x}") for number in range(count)]
         body = json.dumps(payload).encode()
         self._selector = selectors.DefaultSelector()
         for number, each in enumerate(self.received):
-            rank = f"X-data-parallel-rank: {number % engines}\r\n" if engines > 1 else ""
-            connection = socket.create_connection(("127.0.0.1", port))
-            connection.sendall(_head(each.request_id, len(body), rank) + body)
+            more = f"X-data-parallel-rank: {number % engines}\r\n" if engines > 1 else ""
+            is_narrow = narrow and number == 0
+            more += "X-Narrow: 1\r\n" if is_narrow else ""  # for plant/
+            connection = _connected(port, narrow=is_narrow)
+            connection.sendall(_head(each.request_id, len(body), more) + body)
             self._selector.register(connection, selectors.EVENT_READ, each)
+        self._left = count
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -98,6 +103,15 @@ class Streams:
                 raise AssertionError(f"no tokens: {[each.events for each in self.received]} {failed[:1]}")
             time.sleep(0.005)
 
+    def stop_reading(self, seconds: float) -> dict[str, int]:
+        """The first client, for so long; StopIteration: it has ended. Returns when, monotonic ns."""
+        key = next(key for key in self._selector.get_map().values() if key.data is self.received[0])
+        start = time.monotonic_ns()
+        self._selector.unregister(key.fileobj)
+        time.sleep(seconds)
+        self._selector.register(key.fileobj, selectors.EVENT_READ, key.data)
+        return {"start": start, "stop": time.monotonic_ns()}
+
     def finish(self) -> list[Received]:
         """Wait for their ends."""
         self._thread.join(TIMEOUT_SECONDS)
@@ -108,7 +122,7 @@ class Streams:
     def _read(self) -> None:
         with contextlib.suppress(OSError):  # without the right it stays as it is
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 0)
-        while self._selector.get_map():
+        while self._left:
             for key, _ in self._selector.select():
                 connection, each = key.fileobj, key.data
                 try:
@@ -119,8 +133,17 @@ class Streams:
                 each.events += piece.count(_EVENT)
                 if not piece:
                     each.ended = True
+                    self._left -= 1
                     self._selector.unregister(connection)
                     connection.close()  # type: ignore[union-attr]
+
+
+def _connected(port: int, *, narrow: bool) -> socket.socket:
+    connection = socket.socket()
+    if narrow:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+    connection.connect(("127.0.0.1", port))
+    return connection
 
 
 def ids_of(name: str) -> str:

@@ -13,21 +13,23 @@ act; "control" has none.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from clients import Streams, ids_of
 from harness import machine
+from host_plants import Cgroup, one_cpu, stop
+from kinds import ASYNC, ENGINES, HOST, IN_RANKS, KINDS, ON_HOST, RANKS, SMALL, Kind, Plant
 from prove import Running, _processes, _rank, _soon, _versions, _wait, running
 from targets import SERVERS
 
@@ -37,179 +39,14 @@ from tailwatch.snapshots.model import Cause, SlowGap
 STREAMS = 4
 PAIRED = " + "  # in the title of two plants
 OBJECTS = 2_000_000  # of the heap that is collected: so that it takes about as long as the other plants
-STOP_SECONDS = 0.4
 TURNS = 3
 CLEAR_SECONDS = 0.02  # so late is a token that is judged: no slice of the machine's other work
 PREEMPTED_SECONDS = 0.4  # so late, at least, is one whose request waits for a place in the KV cache
 OTHERS = ("cpu", "device", "own_prefill")  # waits for a CPU, and what a run without plants may have
-SMALL = "a small KV cache"
-ENGINES = "two engines"
-ASYNC, ASYNC_STEP = "async scheduling", "step_with_batch_queue"
-RANKS = "two ranks"
+ASYNC_STEP = "step_with_batch_queue"
 WORD_TOKENS = 5  # of "word" and a space
 PROMPT, VICTIM = 3000, 2700  # tokens
-
-
-@dataclass(frozen=True)
-class Plant:
-    """One way to be late: in which process (of several, by a part of its title), what is ordered there, and the causes
-    and the function to be named."""
-
-    role: str
-    order: tuple[str, float | str]
-    causes: tuple[str, ...]
-    function: str = ""
-    title: str = ""
-
-
-def _collected(role: str) -> dict[str, Plant]:
-    return {f"{role}: a collection": Plant(role, ("collect", 2), ("gc2",))}
-
-
-def _stopped(role: str) -> dict[str, Plant]:
-    return {f"{role}: SIGSTOP": Plant(role, ("stop", STOP_SECONDS), ("stopped",))}
-
-
-def _hogged(role: str) -> dict[str, Plant]:
-    return {f"{role}: a thread with the GIL": Plant(role, ("stall", "gil"), ("gil",), "hold_the_lock")}
-
-
-def _slow(role: str, method: str, *causes: str, process: str = "") -> dict[str, Plant]:
-    """On the event loop, which is read, its name is known. process: the role of the process, where another is meant."""
-    title = f"{role}: slow {method.strip('_')}()"
-    return {title: Plant(process or role, ("sleep", method), causes, "call" if role == "api" else "")}
-
-
-API = {
-    "api: time.sleep()": Plant("api", ("stall", "sleep"), ("sleep",), "plant_sleep"),
-    "api: Python": Plant("api", ("stall", "python"), ("callback",), "plant_python"),
-    "api: a regular expression": Plant("api", ("stall", "regex"), ("callback",), "plant_regex"),
-    "api: fsync()": Plant("api", ("stall", "fsync"), ("io", "callback"), "plant_fsync"),
-    "api: a lock": Plant("api", ("stall", "lock"), ("lock", "gil"), "plant_lock"),
-    "api: an empty pipe": Plant("api", ("stall", "pipe"), ("io",), "plant_pipe"),
-    "api: new memory": Plant("api", ("stall", "faults"), ("memory", "callback"), "plant_faults"),
-    **_hogged("api"),
-    **_collected("api"),
-    **_stopped("api"),
-}
-LOCKED = {  # where the engine is a thread of that process, it waits for the lock that the loop holds meanwhile
-    title: replace(plant, causes=(*plant.causes, "gil")) if "callback" in plant.causes else plant
-    for title, plant in API.items()
-}
-IN_RANKS = {  # of two workers
-    "rank 0: slow execute_model()": Plant("worker", ("sleep", "execute_model"), ("rank",), "rank 0", "_TP0"),
-    "rank 1: slow execute_model()": Plant("worker", ("sleep", "execute_model"), ("rank",), "rank 1", "_TP1"),
-    "rank 1: a collection": Plant("worker", ("collect", 2), ("gc2",), title="_TP1"),
-    "rank 1: SIGSTOP": Plant("worker", ("stop", STOP_SECONDS), ("stopped",), title="_TP1"),
-}
-ENGINE = {**_hogged("engine"), **_collected("engine"), **_stopped("engine")}  # that has a process of its own
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A server.
-
-    Attributes:
-        base: which of targets.py.
-        flags: what its command line gets beside that, in all modes.
-        modes: what it gets in each.
-        plants, pairs: of a pair, the second begins before the first has ended, and ends after it: of the same tokens,
-            each has a part.
-        tokens: of each stream.
-        extra: what its requests need, beside what targets.py has; crowded: and where the KV cache is small.
-    """
-
-    base: str
-    flags: str
-    modes: dict[str, str]
-    plants: dict[str, Plant]
-    pairs: tuple[tuple[str, str], ...]
-    tokens: int
-    extra: dict[str, Any] = field(default_factory=dict)
-    crowded: dict[str, Any] = field(default_factory=dict)
-
-
-KINDS = {
-    "vllm": Kind(
-        "vllm",
-        "--max-num-batched-tokens 1024 --max-model-len 4096",
-        {
-            "scheduling in turn": "--no-async-scheduling",
-            ASYNC: "--async-scheduling",
-            "whole prefills": "--no-enable-chunked-prefill --max-num-batched-tokens 4096",
-            "outputs of four steps": "--stream-interval 4",
-            "two API processes": "--api-server-count 2",
-            SMALL: "--num-gpu-blocks-override 32 --max-model-len 3328",
-            ENGINES: "--data-parallel-size 2 --api-server-count 1",
-            RANKS: "--tensor-parallel-size 2",
-        },
-        {
-            **API,
-            **_slow("api", "process_outputs", "output", "sleep"),
-            **_slow("engine", "schedule", "engine_host"),
-            **ENGINE,
-            **_slow("worker", "execute_model", "device"),
-            **_collected("worker"),
-            **_stopped("worker"),
-        },
-        (
-            ("engine: slow schedule()", "worker: slow execute_model()"),
-            ("engine: slow schedule()", "api: slow process_outputs()"),
-            ("worker: slow execute_model()", "api: slow process_outputs()"),
-            ("engine: slow schedule()", "api: SIGSTOP"),
-        ),
-        300,
-    ),
-    "sglang": Kind(
-        "sglang, overlapping",
-        "",
-        {
-            "one batch after the other": "--disable-overlap-schedule",
-            "overlapping": "",
-            SMALL: "--disable-overlap-schedule --max-total-tokens 4000 --schedule-conservativeness 0.1",
-        },
-        {
-            **API,
-            **_slow("api", "_handle_batch_output", "sleep"),
-            **_slow("engine", "get_next_batch_to_run", "engine_host"),
-            **_slow("engine", "forward_batch_generation", "device"),
-            **ENGINE,
-            **_slow("detokenizer", "handle_batch_token_id_out", "transport"),
-            **_collected("detokenizer"),
-            **_stopped("detokenizer"),
-        },
-        (
-            ("engine: slow get_next_batch_to_run()", "engine: slow forward_batch_generation()"),
-            ("engine: slow get_next_batch_to_run()", "api: slow handle_batch_output()"),
-            ("engine: slow get_next_batch_to_run()", "detokenizer: slow handle_batch_token_id_out()"),
-            ("detokenizer: slow handle_batch_token_id_out()", "api: slow handle_batch_output()"),
-            ("engine: slow forward_batch_generation()", "api: SIGSTOP"),
-        ),
-        450,
-        # with ignore_eos no more are taken than fit
-        crowded={"ignore_eos": False, "logit_bias": {"2": -100}},
-    ),
-    "transformers": Kind(  # its engine is a thread of the API process
-        "transformers, continuous batching",
-        "--cb-max-batch-tokens 256",  # what a step costs on a CPU grows with it and with the cache
-        {"continuous batching": "--cb-num-blocks 112 --cb-block-size 64"},  # a small one: batching_causes.py
-        {
-            **LOCKED,
-            **_slow("api", "put", "sleep"),
-            **_slow("engine", "schedule_batch", "engine_host", process="api"),
-            **_slow("engine", "_generation_step", "device", process="api"),
-            **_slow("engine", "deliver_batch", "transport", process="api"),
-        },
-        (
-            ("engine: slow schedule_batch()", "engine: slow generation_step()"),
-            ("engine: slow schedule_batch()", "api: slow put()"),
-            ("engine: slow generation_step()", "api: slow put()"),
-            ("engine: slow schedule_batch()", "api: SIGSTOP"),
-        ),
-        450,
-        {"generation_config": json.dumps({"eos_token_id": -1, "do_sample": False})},
-    ),
-}
+WIDE = {"logprobs": True, "top_logprobs": 5}  # tokens of a kilobyte, which fill the buffers of a connection
 
 
 class Interval(NamedTuple):
@@ -236,13 +73,28 @@ def act(it: Running, plant: Plant) -> Interval:
 
 def begin(it: Running, plant: Plant) -> Callable[[], Interval]:
     """The same, and returns what waits for its end; a method's sleep is half over by then."""
-    pid, (what, amount) = pid_of(it, plant), plant.order
+    what, amount = plant.order
+    if not plant.role:
+        return lambda: from_outside(it, what, float(amount))
+    pid = pid_of(it, plant)
     if what == "stop":
         return lambda: logged(pid, stop(pid, float(amount)))
     if what == "sleep":
         it.order(pid, what, amount)
         return lambda: logged(pid, it.order(pid, "slept", amount))
     return lambda: logged(pid, it.order(pid, what, amount))
+
+
+def from_outside(it: Running, what: str, seconds: float) -> Interval:
+    """Of all processes, or of the first client."""
+    if what == "client":
+        assert it.playing is not None
+        served = frozenset([it.playing.received[0].request_id])
+        return logged(0, it.playing.stop_reading(seconds))._replace(served=served)
+    if what == "quota":
+        assert it.cgroup is not None
+        return logged(0, it.cgroup.quota(seconds))
+    return logged(0, one_cpu([each.pid for each in _processes(it)], seconds))
 
 
 def pid_of(it: Running, plant: Plant) -> int:
@@ -275,15 +127,6 @@ def with_served(it: Running, name: str, interval: Interval) -> Interval:
 def title_of(pid: int) -> str:
     """What it calls itself."""
     return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-
-
-def stop(pid: int, seconds: float) -> dict[str, int]:
-    """Stops a process for so long."""
-    start = time.monotonic_ns()
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(seconds)
-    os.kill(pid, signal.SIGCONT)
-    return {"start": start, "stop": time.monotonic_ns()}
 
 
 def act_in_turn(it: Running, plants: list[Plant]) -> list[Interval]:
@@ -320,7 +163,7 @@ def play(it: Running, name: str, happen: Callable[[], list[Interval]] | None, to
     """Streams that decode, and what happens when each has had a twelfth of its tokens; None: nothing. other: the late
     tokens are those of a request of that name."""
     began = Moment(it.look().delay, time.monotonic())
-    streams = it.streams(name, count=STREAMS, tokens=tokens)
+    streams = it.playing = it.streams(name, count=STREAMS, tokens=tokens)
     streams.wait_for_tokens(tokens // 12, streams=STREAMS)
     begun = Moment(it.look().delay, time.monotonic()) if happen is None else began
     intervals = happen() if happen is not None else []
@@ -379,12 +222,13 @@ def seconds_of(gap: SlowGap, fits: Callable[[Cause], bool]) -> float:
     return sum(cause.seconds for cause in gap.causes if fits(cause))
 
 
-def largest_of(gap: SlowGap, count: int) -> list[str]:
-    """The largest causes, waits for a CPU apart."""
+def largest_of(gap: SlowGap, count: int, own: set[str]) -> list[str]:
+    """The largest causes; waits for a CPU apart, where that is not the plant's."""
     sums: dict[str, float] = defaultdict(float)
     for cause in gap.causes:
         sums[cause.cause] += cause.seconds
-    sums.pop("cpu", None)
+    if "cpu" not in own:
+        sums.pop("cpu", None)
     return sorted(sums, key=sums.__getitem__, reverse=True)[:count]
 
 
@@ -413,7 +257,7 @@ def account(found: Round, plants: list[Plant]) -> dict[str, Any]:
     charged = sum(seconds_of(gap, lambda cause: cause.cause in {*own, "cpu"}) for gap in tokens)
     row = {
         "tokens": len(tokens),
-        "first": round(sum(not own.isdisjoint(largest_of(gap, 1)) for gap in tokens) / n, 3),
+        "first": round(sum(not own.isdisjoint(largest_of(gap, 1, own)) for gap in tokens) / n, 3),
         "explained": round(1 - rest / late, 3),
         "charged": round(charged / truth, 3),
         "causes_ms": {name: round(s * 1e3, 1) for name, s in sorted(by_cause.items(), key=lambda i: -i[1]) if s > 1e-3},
@@ -422,7 +266,7 @@ def account(found: Round, plants: list[Plant]) -> dict[str, Any]:
         named = [any(function in cause.name + cause.holder for cause in gap.causes) for gap in tokens]
         row["named"] = round(sum(named) / n, 3)
     if len(plants) > 1:
-        two = [largest_of(gap, 2) for gap in tokens]
+        two = [largest_of(gap, 2, own) for gap in tokens]
         row["both"] = round(sum(all(set(some) & set(names) for some in causes) for names in two) / n, 3)
     return row
 
@@ -472,9 +316,10 @@ def pairs_of(kind: Kind, mode: str) -> list[tuple[str, str]]:
 
 
 def tokens_of(kind: Kind, mode: str) -> int:
-    """Of each stream: more where steps are short, with a model in two parts or half of the streams, and as many as the
-    small KV cache holds."""
-    return {SMALL: 600, ENGINES: 2 * kind.tokens, RANKS: 2 * kind.tokens}.get(mode, kind.tokens)
+    """Of each stream: more where steps are short, with a model in two parts or half of the streams, or stalls are long,
+    and as many as the small KV cache holds."""
+    more = {SMALL: 600, ENGINES: 2 * kind.tokens, RANKS: 2 * kind.tokens, HOST: 2 * kind.tokens}
+    return more.get(mode, kind.tokens)
 
 
 def rounds(it: Running, kind: Kind, mode: str, count: int, only: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -494,7 +339,7 @@ def rounds(it: Running, kind: Kind, mode: str, count: int, only: list[str]) -> I
         )
         yield f"prefill of {PROMPT} tokens", found([Plant("engine", ("", 0), ("prefill",))])
     all_of_them = [*((title,) for title in kind.plants), *pairs_of(kind, mode)]
-    for chosen in all_of_them if not only else [tuple(title.split(PAIRED)) for title in only]:
+    for chosen in [each for each in all_of_them if not only or PAIRED.join(each) in only]:
         plants = [kind.plants[title] for title in chosen]
         found = merged(play_plants(it, f"{chosen}{n}", plants, tokens) for n in range(count))
         yield PAIRED.join(chosen), found(plants)
@@ -533,6 +378,23 @@ def in_ranks(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[st
         yield title, found([plant])
 
 
+def on_host(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What the host does to all processes, or a client."""
+    tokens = tokens_of(kind, HOST)
+    play(it, "warm", None, tokens)
+    yield "control", control(play(it, "control", None, tokens))
+    for title, plant in ON_HOST.items():
+        found = merged(play_prepared(it, f"{title}{n}", plant, tokens) for n in range(count))
+        yield title, found([plant])
+
+
+def play_prepared(it: Running, name: str, plant: Plant, tokens: int) -> Round:
+    """A round of one plant, which has what it needs before."""
+    if plant.role:
+        it.order(pid_of(it, plant), "prepare", plant.order[1])
+    return play_plants(it, name, [plant], tokens)
+
+
 def preempted(it: Running, kind: Kind) -> Iterator[tuple[str, dict[str, Any]]]:
     """The KV cache does not hold the streams and a request with a long prompt: it loses its place to them. The token
     that waits for a place is judged; the first one waits for its own prefill."""
@@ -547,25 +409,41 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
     """One server."""
     base = SERVERS[kind.base]
     command = f"{base.command} {kind.flags} {kind.modes[mode]}"
-    extra = {**base.extra, **kind.extra, **(kind.crowded if mode == SMALL else {})}
+    extra = {**base.extra, **kind.extra, **(kind.crowded if mode == SMALL else WIDE if mode == HOST else {})}
     environment = {**base.environment, **({"PLANT_ASYNC_SCHEDULING": "1"} if mode == ASYNC else {})}
     engines = 2 if mode == ENGINES else 1
     SERVERS[mode] = replace(base, command=command, extra=extra, environment=environment, engines=engines)
-    with tempfile.NamedTemporaryFile(suffix=".log") as log:
+    with tempfile.NamedTemporaryFile(suffix=".log") as log, contextlib.ExitStack() as stack:
         where = argparse.Namespace(
             **{**vars(options), "server": mode, "gguf": Path(), "boot": False, "slow_gap_ms": 0, "objects": 0}
         )
-        with running(where, Path(log.name)) as it:
-            found = {}
-            special = {SMALL: lambda: preempted(it, kind), RANKS: lambda: in_ranks(it, kind, options.rounds)}
-            for title, row in special.get(mode, lambda: rounds(it, kind, mode, options.rounds, options.plants))():
-                found[title] = row
-                print(mode, title, json.dumps(row), flush=True)
-            if mode == ASYNC and not any(step.name == ASYNC_STEP for step in it.look().steps):
-                raise AssertionError("the engine schedules in turn")
-            of = {"machine": machine(), "flags": kind.modes[mode], "each": options.rounds}
-            of |= {"model": options.model.name, "streams": STREAMS, "tokens": tokens_of(kind, mode)}
-            return {**of, "unjoined": it.look().drops.get("unjoined", 0), "rounds": found}
+        it = start(where, Path(log.name), stack, limited=mode == HOST)
+        found = {}
+        special = {
+            SMALL: lambda: preempted(it, kind),
+            RANKS: lambda: in_ranks(it, kind, options.rounds),
+            HOST: lambda: on_host(it, kind, options.rounds),
+        }
+        for title, row in special.get(mode, lambda: rounds(it, kind, mode, options.rounds, options.plants))():
+            found[title] = row
+            print(mode, title, json.dumps(row), flush=True)
+        if mode == ASYNC and not any(step.name == ASYNC_STEP for step in it.look().steps):
+            raise AssertionError("the engine schedules in turn")
+        of = {"machine": machine(), "flags": kind.modes[mode], "each": options.rounds}
+        of |= {"model": options.model.name, "streams": STREAMS, "tokens": tokens_of(kind, mode)}
+        return {**of, "unjoined": it.look().drops.get("unjoined", 0), "rounds": found}
+
+
+def start(where: argparse.Namespace, log: Path, stack: contextlib.ExitStack, *, limited: bool) -> Running:
+    """A server, up to the end of the stack. limited: its CPU time can be, and its first client's buffers are small."""
+    if not limited:
+        return stack.enter_context(running(where, log))
+    cgroup = Cgroup(f"planted-{os.getpid()}")
+    stack.callback(cgroup.remove)
+    with cgroup.entered():
+        it = stack.enter_context(running(where, log))
+    it.cgroup, it.narrow = cgroup, True
+    return it
 
 
 def keep(options: argparse.Namespace, kind: Kind, found: dict[str, Any]) -> None:
@@ -585,9 +463,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--modes", nargs="+", help="all, where none is given", metavar="MODE")
     parser.add_argument("--rounds", type=int, default=3, help="of each plant")
-    parser.add_argument(
-        "--plants", nargs="+", default=[], help="only those, to look at; not with --json", metavar="TITLE"
-    )
+    only = "only those, or pairs of them, to look at; not with --json"
+    parser.add_argument("--plants", nargs="+", default=[], help=only, metavar="TITLE")
     parser.add_argument("--json", type=Path, help="written after each mode; those of an earlier run are kept in it")
     options = parser.parse_args()
     kind = KINDS[options.server]
@@ -596,8 +473,8 @@ def main() -> None:
         parser.error(f"no modes of {options.server}: {', '.join(unknown)}; it has {', '.join(kind.modes)}")
     if options.plants and options.json:
         parser.error("--json: the file has all plants of a mode, not those of --plants alone")
-    if options.plants and {SMALL, RANKS} & set(modes):
-        parser.error(f"--plants: {SMALL!r} and {RANKS!r} have none of those; name other --modes")
+    if own := {SMALL, RANKS, HOST} & set(modes) if options.plants else set():
+        parser.error(f"--plants: {', '.join(sorted(own))} have none of those; name other --modes")
     titles = [*kind.plants, *map(PAIRED.join, kind.pairs)]
     if unknown := set(options.plants) - set(titles):
         parser.error(f"no plants of {options.server}: {', '.join(unknown)}; it has {', '.join(titles)}")

@@ -110,6 +110,48 @@ TW_TEST(what_several_were_stopped_for_counts_once) {
     TW_CHECK_EQ(50 * MS, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE));
 }
 
+static void throttled(int process, uint64_t from, uint64_t to, uint64_t ns) {
+    const tw_host_span s = {0, from, to, tw_span_what(TW_SPAN_THROTTLED, TW_ALL_TRACKS, TW_MEASURED), 0, ns, {0, 0}};
+    tw_span_add(&of[process]->host.by_watchdog, &s);
+}
+
+TW_TEST(while_an_engine_s_processes_are_throttled_its_steps_are) {
+    for (int process = OF_ENGINE; process <= OF_WORKER; ++process) {
+        const uint64_t k0 = warm(), k1 = step(200 * MS);
+        throttled(process, k1 - 205 * MS, k1 - 5 * MS, 160 * MS);
+        const tw_parts p = explain(k0, k1);
+        TW_CHECK_EQ(160 * MS, part_of(&p, TW_DELAY_THROTTLED, process));
+        TW_CHECK_NEAR(40e6, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE), 1e6);
+    }
+}
+
+TW_TEST(what_is_throttled_between_two_readings_goes_on_evenly) {
+    const uint64_t k0 = warm(), k1 = step(200 * MS);
+    throttled(OF_ENGINE, k1 - 100 * MS, k1 + 900 * MS, 400 * MS);
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_EQ(40 * MS, part_of(&p, TW_DELAY_THROTTLED, OF_ENGINE));
+}
+
+TW_TEST(an_engine_that_is_throttled_before_it_sends_delays_what_it_sends) {
+    const uint64_t k0 = warm(), k1 = step(0);
+    throttled(OF_ENGINE, k1, k1 + 150 * MS, 120 * MS);
+    const tw_parts p = explain_sent(k0, k1, 150 * MS);
+    TW_CHECK_NEAR(120e6, part_of(&p, TW_DELAY_THROTTLED, OF_ENGINE), 1e5);
+    TW_CHECK_NEAR(30e6, part_of(&p, TW_DELAY_TRANSPORT, 0), 1e5);
+}
+
+TW_TEST(a_token_that_is_processed_while_a_send_waits_waits_for_the_client) {
+    const uint64_t k0 = warm(), k1 = step(0), sent = k1 + 150 * MS;
+    const tw_token_chain before = {k0, k0 + 1000, k0 + 2000}, token = {k1, k1 + 1000, k1 + 2000};
+    const tw_wait w = {.phase = TW_PHASE_ITL, .from_ns = k0 + 3000, .to_ns = sent, .typical_ns = STEP, .track = -1,
+                       .client_ns = 100 * MS, .client_until_ns = sent - 30 * MS, .before = &before, .token = &token};
+    const tw_charge d = {0};
+    tw_parts p;
+    TW_CHECK(tw_wait_explain(of[API], (tw_served_by){.peer_set = peers, .engine = ENGINE}, &w, &d, true, &p));
+    TW_CHECK_EQ(100 * MS, part_of(&p, TW_DELAY_CLIENT, 0));
+    TW_CHECK_NEAR(30e6, part_of(&p, TW_DELAY_OWN_CODE, 0), 1e4);
+}
+
 TW_TEST(processes_of_another_engine_delay_nothing_here) {
     const uint64_t k0 = warm(), k1 = step(200 * MS);
     stop(OTHER, k1 - 205 * MS, k1 - 5 * MS);
@@ -451,6 +493,17 @@ TW_TEST(waits_for_a_cpu_count_beyond_the_usual) {
     const tw_parts p = explain(k0, k1);
     TW_CHECK_NEAR(30e6, part_of(&p, TW_DELAY_CPU, OF_ENGINE), 0.1e6);
     TW_CHECK_NEAR(20e6, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE), 0.1e6);
+}
+
+TW_TEST(waits_for_a_cpu_that_go_on_for_a_second_are_not_usual_yet) {
+    tw_host_track *t = thread_with_steps();
+    uint64_t delay = 0, k0 = warm_with_waits(t, &delay), k1 = k0;
+    for (int i = 0; i < 10; i++) {
+        k0 = k1, k1 = step(90 * MS);
+        point(t, k1, delay += 60 * MS); /* in 100 ms, in which 10 are usual */
+    }
+    const tw_parts p = explain(k0, k1);
+    TW_CHECK_NEAR(50e6, part_of(&p, TW_DELAY_CPU, OF_ENGINE), 0.1e6);
 }
 
 TW_TEST(the_usual_wait_for_a_cpu_is_no_cause) {

@@ -122,19 +122,16 @@ def _drop(_: float) -> dict[str, Any]:
 
 
 def _collect(generation: float) -> dict[str, Any]:
-    """One collection, timed from outside and, "begun" and "ended", within tailwatch's stamps: the process can lose its
-    CPU between any two."""
+    """One collection, timed from outside; and how long this thread was runnable meanwhile, and did not run."""
     now = time.monotonic_ns
-    inside: dict[str, int] = {}
-
-    def stamp(phase: str, info: dict[str, int]) -> None:
-        if info["generation"] == generation:
-            inside[phase] = now()
-
-    gc.callbacks.insert(1, stamp)
+    before = _run_delay()
     start, _, stop = tuple(map(operator.call, (now, partial(gc.collect, int(generation)), now)))
-    gc.callbacks.remove(stamp)
-    return {"start": start, "begun": inside["start"], "ended": inside["stop"], "stop": stop}
+    return {"start": start, "stop": stop, "waited": _run_delay() - before}
+
+
+def _run_delay() -> int:
+    with open(f"/proc/self/task/{threading.get_native_id()}/schedstat") as file:
+        return int(file.read().split()[1])
 
 
 def _block(seconds: float) -> dict[str, Any]:
@@ -149,6 +146,14 @@ def _block(seconds: float) -> dict[str, Any]:
     _loops[-1].call_soon_threadsafe(stand)
     done.wait_for(2)
     return {"start": done[0], "stop": done[1]}
+
+
+def _prepare(name: str) -> dict[str, Any]:
+    """What such a stall needs to be there before."""
+    from tailwatch.demo import plants
+
+    plants.prepare(name)
+    return {}
 
 
 def _stall(name: str) -> dict[str, Any]:
@@ -184,6 +189,7 @@ _ORDERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "drop": _drop,
     "collect": _collect,
     "block": _block,
+    "prepare": _prepare,
     "stall": _stall,
     "sleep": _sleep,
     "slept": _slept,
@@ -248,19 +254,37 @@ def stamped(app: App, directory: str) -> App:
             import asyncio
 
             _loops.append(asyncio.get_running_loop())
+        if (b"x-narrow", b"1") in scope["headers"]:
+            _narrow(send)
         arrival = time.monotonic_ns()
-        messages: list[tuple[int, bytes]] = []
-
-        async def stamp(message: Any) -> None:
-            if message["type"] == "http.response.body":
-                messages.append((time.monotonic_ns(), message.get("body", b"")))
-                if not message.get("more_body"):
-                    _write_down(directory, scope, arrival, messages)
-            await send(message)
-
-        await app(scope, receive, stamp)
+        await app(scope, receive, _Stamping(send, directory, scope, arrival))
 
     return serve
+
+
+class _Stamping:
+    """A send() as uvicorn's: tailwatch reads its flow control off what the method is bound to."""
+
+    def __init__(self, send: Any, directory: str, scope: Any, arrival: int) -> None:
+        self._send = send
+        self._messages: list[tuple[int, bytes]] = []
+        self._write_down = partial(_write_down, directory, scope, arrival, self._messages)
+        self.__self__ = getattr(send, "__self__", None)
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.body":
+            self._messages.append((time.monotonic_ns(), message.get("body", b"")))
+            if not message.get("more_body"):
+                self._write_down()
+        await self._send(message)
+
+
+def _narrow(send: Any) -> None:
+    """uvicorn's own send(): what its client does not read does not fit into a large buffer."""
+    import socket
+
+    connection = send.__self__.transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
 def _write_down(directory: str, scope: Any, arrival: int, messages: list[tuple[int, bytes]]) -> None:
