@@ -210,6 +210,46 @@ static uint64_t add_late_ranks(explained *e, const served *s, uint64_t k0, uint6
     return beyond_ns - left;
 }
 
+/* How long the engine's processes, or those behind it, were throttled: the most of any. */
+static uint64_t throttled_in(const explained *e, const served *s, uint64_t from, uint64_t to) {
+    const tw_peer_set *peers = e->by.peer_set;
+    uint64_t ns = tw_host_throttled_ns(&s->segment->host, from, to);
+    for (uint32_t i = 0; s->engine != 0 && i < peers->n; ++i)
+        if ((peers->peer[i].engine == s->engine || peers->peer[i].engine == TW_ENGINE_SHARED) && peers->segment[i] != NULL)
+            ns = most(ns, tw_host_throttled_ns(&peers->segment[i]->host, from, to));
+    return ns;
+}
+
+/* Of what no thread's own counters explain. Returns it, at most left_ns. */
+static uint64_t add_throttled(explained *e, const served *s, uint64_t ns, uint64_t left_ns) {
+    const tw_part part = {.ns = least(ns, left_ns), .cause = TW_DELAY_THROTTLED, .certainty = TW_ESTIMATED};
+    if (part.ns > 0) add_engine_part(e, s->segment, s->source, part);
+    return part.ns;
+}
+
+static uint64_t sum_of(const tw_parts *parts, int cause) {
+    uint64_t ns = 0;
+    for (uint32_t i = 0; i < parts->n; ++i) ns += parts->part[i].cause == cause ? parts->part[i].ns : 0;
+    return ns;
+}
+
+static bool is_residue(const tw_part *part) { return part->cause == TW_DELAY_DEVICE || part->cause == TW_DELAY_UNEXPLAINED; }
+
+/* Of (k0, k1], what is beyond the typical share: threads that are not followed were throttled, and the engine waited for
+ * them. It comes out of the residues among parts. */
+static void take_throttled(explained *e, const served *s, uint64_t k0, uint64_t k1, uint64_t typical_ns, tw_parts *parts) {
+    const uint64_t length = since(k1, k0), whole = length == 0 ? 0 : throttled_in(e, s, k0, k1);
+    const uint64_t beyond = whole == 0 ? 0 : (uint64_t)((wide)whole * since(length, typical_ns) / length);
+    uint64_t left = since(beyond, sum_of(&e->certain, TW_DELAY_THROTTLED));
+    for (uint32_t i = 0; i < parts->n && left > 0; ++i) {
+        tw_part *part = &parts->part[i];
+        if (!is_residue(part)) continue;
+        const uint64_t ns = add_throttled(e, s, left, part->ns);
+        part->ns -= ns;
+        left -= ns;
+    }
+}
+
 /* (k0, k1] beyond what is typical, what paused it and what this process itself did. Before its own code has made a
  * request, no engine works on it. */
 static void add_engine(explained *e, const served *s, uint64_t k0, uint64_t typical_ns, const tw_charge *d) {
@@ -224,6 +264,7 @@ static void add_engine(explained *e, const served *s, uint64_t k0, uint64_t typi
     accounted_ns += add_held_in_steps(e, s, begun, since(since(k1, k0), accounted_ns));
     e->joined = tw_engine_split(&s->segment->step_ring, k0, k1, e->w->request, typical_ns, e->w->interval, accounted_ns,
                                 &parts);
+    take_throttled(e, s, begun, k1, typical_ns, &parts);
     e->engine = s->source;
     for (uint32_t i = 0; i < parts.n; ++i)
         if (parts.part[i].cause == TW_DELAY_UNEXPLAINED) e->in_engine_ns += parts.part[i].ns;
@@ -237,17 +278,18 @@ static void add_held_behind(explained *e, held *h) {
             add_held(e, h, e->by.peer_set->segment[i], source_of(&e->by.peer_set->peer[i]));
 }
 
-/* What the engine sends late, because its process was stopped or throttled or its threads waited for the interpreter lock,
- * and what comes late through a process behind it (a detokenizer) that was stopped or throttled: at most left_ns of [from, to]. Returns its
+/* What the engine sends late, because its process was stopped or its threads waited for the interpreter lock, and what
+ * comes late through a process behind it (a detokenizer) that was stopped: at most left_ns of [from, to]. Returns its
  * sum. */
 static uint64_t add_held_on_the_way(explained *e, const served *s, uint64_t from, uint64_t to, uint64_t left_ns) {
     held h = {.from_ns = from, .to_ns = to, .left_ns = left_ns, .stops = true};
-    h.by_cause[TW_DELAY_CPU] = UINT64_MAX; /* of the thread with steps alone */
+    h.by_cause[TW_DELAY_CPU] = h.by_cause[TW_DELAY_THROTTLED] = UINT64_MAX; /* of the thread with steps alone */
     if (s->segment == NULL || s->segment == e->g) return 0;
     for (int i = 0; i < 2; ++i, h.stops = false) {
         add_held(e, &h, s->segment, s->source);
         add_held_behind(e, &h);
     }
+    h.left_ns -= add_throttled(e, s, throttled_in(e, s, from, to), h.left_ns);
     return left_ns - h.left_ns;
 }
 
@@ -268,7 +310,7 @@ static void explain_by_chain(explained *e, const tw_charge *d) {
     const served s = engine_of(e);
     if (first) b = &none;
     const uint64_t way_ns = since(b->recv_ns, b->key_ns) + d->passing_ns;
-    const uint64_t output_ns = since(b->processed_ns, b->recv_ns), own_ns = since(e->w->from_ns, b->processed_ns);
+    const uint64_t output_ns = since(b->processed_ns, b->recv_ns), own_ns = since(e->w->from_ns, most(b->processed_ns, e->w->client_before_ns));
     add_engine(e, &s, first ? e->w->from_ns + e->w->accept_ns : b->key_ns, first ? 0 : e->w->typical_ns, d);
     add_segment(e, &s, t->key_ns, t->recv_ns, way_ns, TW_DELAY_TRANSPORT);
     add_segment(e, NULL, t->recv_ns, t->processed_ns, output_ns, TW_DELAY_OUTPUT);

@@ -137,7 +137,8 @@ static evidence *smallest_of(findings *f, tw_span_kind kind) {
 /* Two of one kind become one. What is longer than all that is there gives the name; an unknown holder gives none. */
 static void unite(evidence *to, const evidence *e) {
     const uint64_t ns = to->ns + e->ns;
-    if (e->ns > to->ns && (e->detail != 0 || to->detail == 0)) *to = *e;
+    const bool is_known = e->kind != TW_SPAN_GIL || e->detail != 0 || to->detail == 0;
+    if (e->ns > to->ns && is_known) *to = *e;
     to->ns = ns;
 }
 
@@ -176,9 +177,8 @@ static void note_stop(findings *f, const tw_host_span *s, uint64_t ns) {
 }
 
 static void note_throttled(findings *f, const tw_host_span *s, uint64_t ns) {
-    const uint64_t detail = least(s->detail, s->to_ns - s->from_ns);
-    f->throttled_ns += least(detail, ns);
-    f->throttled_evenly_ns += (uint64_t)((wide)detail * ns / (s->to_ns - s->from_ns));
+    f->throttled_ns += least(s->detail, ns);
+    f->throttled_evenly_ns += (uint64_t)((wide)s->detail * ns / (s->to_ns - s->from_ns));
 }
 
 /* Of a wait for the interpreter lock that was measured: the whole process was stopped for a part of it. The watchdog's
@@ -513,22 +513,27 @@ static uint32_t step_track(const tw_host *host) {
     return i;
 }
 
-/* What a thread is runnable for in so long, by the points from p to q, less what is known of one interval among them. */
-static uint64_t delay_in(const tw_host_point *p, const tw_host_point *q, uint64_t known_ns, uint64_t known_in_ns,
-                         uint64_t length_ns) {
-    const uint64_t delay = since(tw_host_delay_between(p, q), known_ns), others = since(q->at_ns - p->at_ns, known_in_ns);
-    return others == 0 ? UINT64_MAX : (uint64_t)((wide)delay * length_ns / others);
+/* What a thread was runnable for in so long of its steps, by its points from one to another. */
+static uint64_t delay_in_steps(const tw_host_track *t, uint64_t first, uint64_t last, uint64_t length_ns) {
+    tw_host_point p, q;
+    uint64_t delay = 0, steps = 0;
+    if (!tw_host_track_read(t, first, &p)) return UINT64_MAX;
+    for (uint64_t n = first + 1; n <= last && tw_host_track_read(t, n, &q); n++, p = q) {
+        delay += tw_host_delay_between(&p, &q);
+        steps += since(q.at_ns, most(q.wake_ns, p.at_ns));
+    }
+    return steps == 0 ? UINT64_MAX : (uint64_t)((wide)delay * length_ns / steps);
 }
 
 /* The least of some stretches of its points before an interval: what goes on in others for a second is not usual yet. */
 static uint64_t least_delay_in(const tw_host_track *t, uint64_t oldest, uint64_t head, uint64_t from_ns,
                                uint64_t length_ns) {
-    tw_host_point p, q;
+    tw_host_point last;
     uint64_t found = UINT64_MAX;
     const uint64_t step = (head - oldest) / STRETCHES;
-    if (step < STRETCH_POINTS || !tw_host_track_read(t, oldest, &p)) return found;
-    for (uint64_t n = oldest + step; n < head && tw_host_track_read(t, n, &q) && q.at_ns <= from_ns; n += step, p = q)
-        found = least(found, delay_in(&p, &q, 0, 0, length_ns));
+    if (step < STRETCH_POINTS) return found;
+    for (uint64_t n = oldest + step; n < head && tw_host_track_read(t, n, &last) && last.at_ns <= from_ns; n += step)
+        found = least(found, delay_in_steps(t, n - step, n, length_ns));
     return found;
 }
 
@@ -539,10 +544,12 @@ static uint64_t run_delay_beyond(const tw_host_track *t, uint64_t from_ns, uint6
     const uint64_t head = tw_load_acquire(&t->point_head), oldest = since(head, TW_POINTS - 1), length = to_ns - from_ns;
     if (head < 2 || !tw_host_track_read(t, oldest, &first) || !tw_host_track_read(t, head - 1, &last)) return 0;
     if (last.at_ns <= first.at_ns) return 0;
-    if (since(last.at_ns - first.at_ns, length) < length / USUAL_SHARE) return 0; /* what is usual is not known any more */
     tw_host_track_usage(t, from_ns, to_ns, &u);
-    const uint64_t usual = delay_in(&first, &last, u.run_delay_ns, length, length);
-    return since(u.run_delay_ns, least(usual, least_delay_in(t, oldest, head, from_ns, length)));
+    const uint64_t rest = since(tw_host_delay_between(&first, &last), u.run_delay_ns);
+    const uint64_t others = since(last.at_ns - first.at_ns, length);
+    if (others < length / USUAL_SHARE) return 0; /* what is usual is not known any more */
+    const uint64_t mean = (uint64_t)((wide)rest * length / others), by_steps = least_delay_in(t, oldest, head, from_ns, length);
+    return since(u.run_delay_ns, by_steps == UINT64_MAX ? mean : by_steps);
 }
 
 /* What was stolen of a thread in the segments between its points that an interval meets. */
@@ -577,40 +584,34 @@ static bool has_schedstat(const tw_host *host) {
     return tw_load(&host->facts.knowledge[TW_HOST_SCHEDSTAT]) == TW_KNOWN + 1;
 }
 
-/* What the thread itself waited for a CPU. Returns how much of it was throttled. */
-static uint64_t add_delayed(const split *s, const findings *f, uint64_t paused) {
-    const uint64_t delayed = since(delayed_in(&s->host->track[s->track], f), paused);
-    if (delayed < TW_SPAN_LEAST_NS) return 0;
-    split_run_delay(s, f, delayed);
-    return least(f->throttled_ns, delayed);
-}
-
-static void add_gil(const split *s, const findings *f, uint64_t paused) {
-    const uint64_t unseen = has_schedstat(s->host) ? f->unseen_ns : 0;
-    deal(s, f, TW_SPAN_GIL, TW_SPAN_GIL, since(sum_of(f, TW_SPAN_GIL, TW_SPAN_GIL) + unseen, paused), 0);
-}
-
 void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns, tw_parts *out) {
     const uint32_t track = step_track(host);
     const split s = {host, NULL, track, {0, 0, 0}, out};
     findings f = {.from_ns = from_ns, .to_ns = to_ns, .track = track < TW_TRACKS ? track : TW_ALL_TRACKS,
                   .steps = track < TW_TRACKS ? &host->track[track] : NULL};
-    uint64_t throttled = 0;
     if (from_ns >= to_ns) return;
     find_in(&f, &host->by_watchdog);
     close_step(&f);
     find_in(&f, &host->by_loop);
     add_plain(&s, TW_DELAY_STOPPED, f.stopped_ns);
-    if (track < TW_TRACKS) {
-        const uint64_t paused = paused_in(pauses, from_ns, to_ns);
-        throttled = add_delayed(&s, &f, paused);
-        add_gil(&s, &f, paused);
-    }
-    add(&s, TW_DELAY_THROTTLED, TW_ESTIMATED, since(f.throttled_evenly_ns, throttled), 0, TW_DETAIL_NONE, 0);
+    if (track == TW_TRACKS) return;
+    const uint64_t paused = paused_in(pauses, from_ns, to_ns);
+    const uint64_t delayed = since(delayed_in(&host->track[track], &f), paused);
+    if (delayed >= TW_SPAN_LEAST_NS) split_run_delay(&s, &f, delayed);
+    const uint64_t unseen = has_schedstat(host) ? f.unseen_ns : 0;
+    deal(&s, &f, TW_SPAN_GIL, TW_SPAN_GIL, since(sum_of(&f, TW_SPAN_GIL, TW_SPAN_GIL) + unseen, paused), 0);
 }
 
 uint64_t tw_host_held_ns(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns) {
     tw_parts parts = {0};
     tw_host_held(host, pauses, from_ns, to_ns, &parts);
     return least(most(paused_in(pauses, from_ns, to_ns), tw_parts_sum(&parts)), since(to_ns, from_ns));
+}
+
+uint64_t tw_host_throttled_ns(const tw_host *host, uint64_t from_ns, uint64_t to_ns) {
+    findings f = {.from_ns = from_ns, .to_ns = to_ns, .track = TW_ALL_TRACKS};
+    if (tw_load(&host->throttled_ns) == 0 || from_ns >= to_ns) return 0;
+    find_in(&f, &host->by_watchdog);
+    find_in(&f, &host->by_loop);
+    return f.throttled_evenly_ns / most(tw_load(&host->facts.cpus), 1);
 }

@@ -84,16 +84,21 @@ int tw_cgroup_open(void) {
     return -1;
 }
 
+/* Several threads may find that it is due: the one that changes the instant reads the counter. */
 void tw_throttled_note(tw_host *host, tw_span_ring *ring, uint64_t now_ns) {
-    const uint64_t file = tw_load(&host->cgroup_stat), before = tw_load(&host->throttled_ns);
-    const uint64_t from = tw_load(&host->throttled_at_ns);
-    uint64_t throttled;
-    if (file == 0 || since(now_ns, from) < TW_POINT_EVERY_NS || !throttled_ns((int)file - 1, &throttled)) return;
-    tw_store(&host->throttled_ns, throttled);
-    tw_store(&host->throttled_at_ns, now_ns);
-    if (from == 0 || since(throttled, before) == 0) return;
+    const uint64_t file = tw_load(&host->cgroup_stat);
+    uint64_t from = tw_load(&host->throttled_at_ns), throttled;
+    if (file == 0 || since(now_ns, from) < TW_POINT_EVERY_NS) return;
+    if (!__atomic_compare_exchange_n(&host->throttled_at_ns, &from, now_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return;
+    if (!throttled_ns((int)file - 1, &throttled)) {
+        tw_store(&host->throttled_at_ns, from);
+        return;
+    }
+    const uint64_t before = tw_load(&host->throttled_ns);
+    tw_raise(&host->throttled_ns, throttled);
+    if (from == 0 || throttled <= before) return;
     const tw_host_span span = {0, from, now_ns, tw_span_what(TW_SPAN_THROTTLED, TW_ALL_TRACKS, TW_ESTIMATED), 0,
-                               since(throttled, before), {0, 0}};
+                               throttled - before, {0, 0}};
     tw_span_add(ring, &span);
 }
 

@@ -57,10 +57,17 @@ struct tw_watchdog {
 
 #define RUNNABLE_SHARE 4 /* of a time: a thread that was runnable for so much of it was not stopped */
 
+/* Whether the quota of CPU time held the process back since the watchdog's latest turn: that looks like a stop. */
+static bool was_throttled(tw_host *host, tw_span_ring *ring, uint64_t now_ns) {
+    tw_throttled_note(host, ring, now_ns);
+    const uint64_t throttled = since(tw_load(&host->throttled_ns), tw_load(&host->watchdog_throttled_ns));
+    return throttled > since(now_ns, tw_load(&host->watchdog_turn_ns)) / RUNNABLE_SHARE;
+}
+
 uint64_t tw_stop_note(tw_host *host, uint64_t now_ns) {
     const uint64_t turn = tw_load(&host->watchdog_turn_ns);
     const uint64_t from = most(turn, tw_watch_silent_from(tw_load(&host->watchdog_due_ns)));
-    if (!tw_host_stood_still(host, now_ns)) return 0;
+    if (!tw_host_stood_still(host, now_ns) || was_throttled(host, &host->by_loop, now_ns)) return 0;
     if (__atomic_exchange_n(&host->stop_noted_ns, from, __ATOMIC_RELAXED) == from) return from;
     const tw_host_span span = {0, from, now_ns, tw_span_what(TW_SPAN_SILENCE, TW_ALL_TRACKS, TW_MEASURED), 0,
                                TW_SILENCE_STOPPED, {0, 0}};
@@ -155,7 +162,7 @@ static void note_silence(tw_watchdog *w, uint64_t due, uint64_t now) {
     const uint64_t from = most(w->woke_ns, tw_watch_silent_from(due));
     const uint64_t delayed = least(since(own_run_delay_ns(w), w->run_delay_ns), now - from);
     const uint64_t until = now - delayed;
-    const bool stopped = was_stopped(w, due, delayed, now);
+    const bool stopped = was_stopped(w, due, delayed, now) && !was_throttled(w->host, &w->host->by_watchdog, now);
     if (stopped) {
         add_span(w, TW_SPAN_SILENCE, TW_MEASURED, from, until, TW_SILENCE_STOPPED);
         w->stopped_from_ns = from;
@@ -250,7 +257,7 @@ static void keep(tw_watchdog *w, followed *f, const tw_host_track *t, tw_host_sp
     seen->to_ns = tw_now_ns();
     if (goes_on) grow(w, f, is_cut ? most(f->span.to_ns, w->stopped_from_ns) : seen->to_ns);
     if (goes_on && !is_cut) return;
-    seen->from_ns = goes_on ? w->stopped_until_ns : start_of(w, t, f, seen->to_ns);
+    seen->from_ns = goes_on ? most(w->stopped_until_ns, tw_load(&t->handle_since_ns)) : start_of(w, t, f, seen->to_ns);
     f->span = *seen;
     f->open = tw_span_add(&w->host->by_watchdog, seen) + 1;
 }
@@ -332,6 +339,7 @@ static void take_marks(tw_watchdog *w, uint64_t due) {
     w->run_delay_ns = own_run_delay_ns(w);
     w->woke_ns = tw_now_ns();
     tw_store(&w->host->watchdog_process_cpu_ns, tw_process_cpu_ns());
+    tw_store(&w->host->watchdog_throttled_ns, tw_load(&w->host->throttled_ns));
     tw_store(&w->host->watchdog_due_ns, due);
     tw_store_release(&w->host->watchdog_turn_ns, w->woke_ns);
 }

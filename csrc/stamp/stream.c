@@ -103,7 +103,7 @@ static uint64_t lasting_context(const tw_stream *s) {
 static tw_wait wait_of(const tw_stream *s, tw_phase phase, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns) {
     tw_wait w = {.phase = phase, .from_ns = from_ns, .to_ns = to_ns, .typical_ns = typical_ns,
                  .client_ns = least(s->client_ns, to_ns - from_ns), .client_until_ns = s->client_until_ns,
-                 .request = s->request, .interval = s->interval,
+                 .client_before_ns = s->client_before_ns, .request = s->request, .interval = s->interval,
                  .ordinal = s->ordinal, .context = lasting_context(s), .track = -1};
     w.ready = tw_ready_by_loop(s->segment, from_ns, &w.track);
     chain_of(s, &w);
@@ -174,6 +174,7 @@ static inline void gap_record(tw_stream *s, uint64_t gap, uint64_t rest) {
     s->recent64[(gaps - 1) % TW_RECENT] = (uint32_t)(units < INT32_MAX ? units : INT32_MAX);
     s->messages = gaps + 1;
     s->client_ns = 0;
+    s->client_before_ns = s->client_until_ns;
     if (UNLIKELY(gaps % TYPICAL_EVERY == 0)) tw_typical_refresh(s, gaps);
 }
 

@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 TIMEOUT_SECONDS = 240
+_TURN_SECONDS = 0.002
 _EVENT = b'"content":'
 _CHUNK_SIZE = re.compile(rb"\r\n[0-9a-fA-F]+\r\n")
 
@@ -82,6 +83,7 @@ class Streams:
     ) -> None:
         self.received = [Received(f"{ids_of(name)}{number:012x}") for number in range(count)]
         body = json.dumps(payload).encode()
+        self._narrow = narrow
         self._selector = selectors.DefaultSelector()
         for number, each in enumerate(self.received):
             more = f"X-data-parallel-rank: {number % engines}\r\n" if engines > 1 else ""
@@ -90,7 +92,7 @@ class Streams:
             connection = _connected(port, narrow=is_narrow)
             connection.sendall(_head(each.request_id, len(body), more) + body)
             self._selector.register(connection, selectors.EVENT_READ, each)
-        self._left = count
+        self._resting = threading.Event()  # what comes for the first client is left where it is
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -104,12 +106,13 @@ class Streams:
             time.sleep(0.005)
 
     def stop_reading(self, seconds: float) -> dict[str, int]:
-        """The first client, for so long; StopIteration: it has ended. Returns when, monotonic ns."""
-        key = next(key for key in self._selector.get_map().values() if key.data is self.received[0])
+        """The first client, for so long; not at all where its stream has ended. Returns when, monotonic ns."""
         start = time.monotonic_ns()
-        self._selector.unregister(key.fileobj)
-        time.sleep(seconds)
-        self._selector.register(key.fileobj, selectors.EVENT_READ, key.data)
+        self._resting.set()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.received[0].ended:
+            time.sleep(min(0.01, seconds))
+        self._resting.clear()
         return {"start": start, "stop": time.monotonic_ns()}
 
     def finish(self) -> list[Received]:
@@ -122,20 +125,26 @@ class Streams:
     def _read(self) -> None:
         with contextlib.suppress(OSError):  # without the right it stays as it is
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 0)
-        while self._left:
-            for key, _ in self._selector.select():
-                connection, each = key.fileobj, key.data
-                try:
-                    piece = connection.recv(1 << 20)  # type: ignore[union-attr]
-                except ConnectionError as error:
-                    piece, each.broken = b"", repr(error)
-                each.pieces.append((time.monotonic_ns(), piece))
-                each.events += piece.count(_EVENT)
-                if not piece:
-                    each.ended = True
-                    self._left -= 1
-                    self._selector.unregister(connection)
-                    connection.close()  # type: ignore[union-attr]
+        while self._selector.get_map():
+            rests = self._resting.is_set()
+            for key, _ in self._selector.select(_TURN_SECONDS if self._narrow else None):
+                if not (rests and key.data is self.received[0]):
+                    self._take(key)
+            if rests:
+                time.sleep(_TURN_SECONDS)  # its bytes are there all the time
+
+    def _take(self, key: selectors.SelectorKey) -> None:
+        connection, each = key.fileobj, key.data
+        try:
+            piece = connection.recv(1 << 20)  # type: ignore[union-attr]
+        except ConnectionError as error:
+            piece, each.broken = b"", repr(error)
+        each.pieces.append((time.monotonic_ns(), piece))
+        each.events += piece.count(_EVENT)
+        if not piece:
+            each.ended = True
+            self._selector.unregister(connection)
+            connection.close()  # type: ignore[union-attr]
 
 
 def _connected(port: int, *, narrow: bool) -> socket.socket:

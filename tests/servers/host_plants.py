@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
-CPU, BUSY = 0, 2  # the one that is left, and loops beside the server's three processes
+BUSY = 2  # loops beside the server's three processes
 PERIOD_US, QUOTA_US = 100_000, 20_000
-_SPIN = "while True: pass"
+_SPIN = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: pass"  # also where nobody kills it
 
 Log = dict[str, int]
 
@@ -25,38 +25,44 @@ def stop(pid: int, seconds: float) -> Log:
     """SIGSTOP for so long."""
     start = time.monotonic_ns()
     os.kill(pid, signal.SIGSTOP)
-    time.sleep(seconds)
-    os.kill(pid, signal.SIGCONT)
+    try:
+        time.sleep(seconds)
+    finally:
+        os.kill(pid, signal.SIGCONT)
     return {"start": start, "stop": time.monotonic_ns()}
 
 
 def one_cpu(pids: list[int], seconds: float) -> Log:
     """All threads of the processes on one CPU, for so long, with busy loops that have it too."""
-    found = {thread: os.sched_getaffinity(thread) for thread in _threads(pids)}
-    loops = [subprocess.Popen([sys.executable, "-c", _SPIN], preexec_fn=_to_one) for _ in range(BUSY)]
-    start = time.monotonic_ns()
-    for thread in found:
-        _move(thread, {CPU})
-    time.sleep(seconds)
-    for thread, cpus in found.items():
-        _move(thread, cpus)
-    end = time.monotonic_ns()
-    for each in loops:
-        each.kill()
-        each.wait()
-    return {"start": start, "stop": end}
+    own = os.sched_getaffinity(0)
+    before, one = _affinities(pids), {min(own)}
+    with contextlib.ExitStack() as stack:
+        for _ in range(BUSY):
+            loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", _SPIN]))
+            stack.callback(loop.kill)
+            _move(loop.pid, one)
+        start = time.monotonic_ns()
+        try:
+            for thread in before:
+                _move(thread, one)
+            time.sleep(seconds)
+        finally:
+            for thread in _affinities(pids):
+                _move(thread, before.get(thread, own))
+        return {"start": start, "stop": time.monotonic_ns()}
 
 
-def _to_one() -> None:
-    os.sched_setaffinity(0, {CPU})
-
-
-def _threads(pids: list[int]) -> list[int]:
-    return [int(thread) for pid in pids for thread in os.listdir(f"/proc/{pid}/task")]
+def _affinities(pids: list[int]) -> dict[int, set[int]]:
+    """Of each thread."""
+    found = {}
+    for thread in [int(thread) for pid in pids for thread in os.listdir(f"/proc/{pid}/task")]:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            found[thread] = os.sched_getaffinity(thread)
+    return found
 
 
 def _move(thread: int, cpus: set[int]) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has ended
+    with contextlib.suppress(ProcessLookupError):
         os.sched_setaffinity(thread, cpus)
 
 
@@ -64,12 +70,18 @@ class Cgroup:
     """One of its own for the CPU time of a server; without a quota at first. OSError: none can be made here."""
 
     def __init__(self, name: str) -> None:
-        own = dict(re.findall(r"^\d+:([a-z,]*):(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE))
-        self._is_old = "cpu" in own
-        self._around = CGROUPS / ("cpu" if self._is_old else "") / own["cpu" if self._is_old else ""].strip("/")
+        lines = re.findall(r"^\d+:([a-z,=_]*):(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+        old = next(((kinds, path) for kinds, path in lines if "cpu" in kinds.split(",")), None)
+        self._is_old = old is not None
+        kinds, path = old or ("", dict(lines)[""])
+        self._around = CGROUPS / kinds / path.strip("/")
         self._folder = (self._around if self._is_old else self._around.parent) / name
         self._folder.mkdir()
-        self._limit(-1)
+        try:
+            self._limit(-1)
+        except OSError:
+            self._folder.rmdir()
+            raise
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -84,17 +96,29 @@ class Cgroup:
         """A fifth of one CPU, for so long."""
         start = time.monotonic_ns()
         self._limit(QUOTA_US)
-        time.sleep(seconds)
-        self._limit(-1)
+        try:
+            time.sleep(seconds)
+        finally:
+            self._limit(-1)
         return {"start": start, "stop": time.monotonic_ns()}
 
     def remove(self) -> None:
-        """Once its processes have ended."""
-        self._folder.rmdir()
+        """Once its processes have ended: some are only being killed."""
+        until = time.monotonic() + 20
+        while (self._folder / "cgroup.procs").read_text() and time.monotonic() < until:
+            time.sleep(0.05)
+        try:
+            self._folder.rmdir()
+        except OSError as error:
+            print(f"{self._folder} is left: {error}", file=sys.stderr)
 
     def _limit(self, quota_us: int) -> None:
         if self._is_old:
-            (self._folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (self._folder / "cpu.cfs_quota_us").write_text(str(quota_us))
+            self._write("cpu.cfs_period_us", str(PERIOD_US))
+            self._write("cpu.cfs_quota_us", str(quota_us))
         else:
-            (self._folder / "cpu.max").write_text(f"{quota_us if quota_us > 0 else 'max'} {PERIOD_US}")
+            self._write("cpu.max", f"{quota_us if quota_us > 0 else 'max'} {PERIOD_US}")
+
+    def _write(self, name: str, text: str) -> None:
+        with (self._folder / name).open("r+") as file:  # never makes one
+            file.write(text)

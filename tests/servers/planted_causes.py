@@ -94,7 +94,7 @@ def from_outside(it: Running, what: str, seconds: float) -> Interval:
     if what == "quota":
         assert it.cgroup is not None
         return logged(0, it.cgroup.quota(seconds))
-    return logged(0, one_cpu([each.pid for each in _processes(it)], seconds))
+    return logged(0, one_cpu(it.pids_of_all, seconds))
 
 
 def pid_of(it: Running, plant: Plant) -> int:
@@ -390,6 +390,8 @@ def on_host(it: Running, kind: Kind, count: int) -> Iterator[tuple[str, dict[str
 
 def play_prepared(it: Running, name: str, plant: Plant, tokens: int) -> Round:
     """A round of one plant, which has what it needs before."""
+    it.narrow = plant.order[0] == "client"
+    it.pids_of_all = [each.pid for each in _processes(it)]
     if plant.role:
         it.order(pid_of(it, plant), "prepare", plant.order[1])
     return play_plants(it, name, [plant], tokens)
@@ -435,14 +437,14 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def start(where: argparse.Namespace, log: Path, stack: contextlib.ExitStack, *, limited: bool) -> Running:
-    """A server, up to the end of the stack. limited: its CPU time can be, and its first client's buffers are small."""
+    """A server, up to the end of the stack. limited: its CPU time can be."""
     if not limited:
         return stack.enter_context(running(where, log))
     cgroup = Cgroup(f"planted-{os.getpid()}")
     stack.callback(cgroup.remove)
     with cgroup.entered():
         it = stack.enter_context(running(where, log))
-    it.cgroup, it.narrow = cgroup, True
+    it.cgroup = cgroup
     return it
 
 

@@ -118,6 +118,8 @@ class Running:
     """By role and a part of the title: those that planted_causes.py has looked up."""
     playing: Streams | None = None
     """Those in flight in a round of planted_causes.py."""
+    pids_of_all: list[int] = field(default_factory=list)
+    """Of its processes, looked up before that round."""
     cgroup: Cgroup | None = None
     """The server's own, where its CPU time is to be limited."""
     narrow: bool = False

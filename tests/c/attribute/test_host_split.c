@@ -296,6 +296,15 @@ TW_TEST(waits_of_more_names_than_are_kept_lose_no_time) {
     TW_CHECK_EQ(80 * MS, part_of(&p, TW_DELAY_LOCK, 0));
 }
 
+TW_TEST(a_long_read_among_many_names_gives_the_name) {
+    busy(0, 0);
+    span(TW_SPAN_IO, 10 * MS, 86 * MS, name("read"), 0); /* its number; read last */
+    for (int i = 0; i < 12; i++)
+        span(TW_SPAN_IO, (86 + (uint64_t)i * 2) * MS, (88 + (uint64_t)i * 2) * MS, name_of("poll", i), 7);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_NEAR(78e6, (double)part_of(&p, TW_DELAY_IO, name("read")), 1e5);
+}
+
 TW_TEST(a_kind_of_wait_finds_a_place_beside_many_names) {
     busy(0, 0);
     for (int i = 0; i < 20; i++)

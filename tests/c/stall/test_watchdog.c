@@ -52,6 +52,21 @@ TW_TEST(a_stop_is_recorded_once_before_the_watchdog_wakes) {
     free(host);
 }
 
+TW_TEST(a_process_that_was_throttled_was_not_stopped) {
+    tw_host *host = calloc(1, sizeof *host);
+    TW_REQUIRE(host != NULL);
+    const uint64_t now = tw_now_ns(), turn = now - 400 * MS;
+    tw_store(&host->watchdog_turn_ns, turn);
+    tw_store(&host->watchdog_due_ns, turn + 10 * MS);
+    tw_store(&host->watchdog_process_cpu_ns, tw_process_cpu_ns());
+    tw_store(&host->watchdog_throttled_ns, 900 * MS);
+    tw_store(&host->throttled_ns, 1010 * MS);
+    TW_CHECK_EQ(0, tw_stop_note(host, now));
+    tw_store(&host->throttled_ns, 990 * MS); /* a quota was used up once, before or after the stop */
+    TW_CHECK_EQ(turn, tw_stop_note(host, now));
+    free(host);
+}
+
 TW_TEST(a_thread_that_was_runnable_is_no_witness_of_a_stop) {
     tw_host *host = calloc(1, sizeof *host);
     TW_REQUIRE(host != NULL);

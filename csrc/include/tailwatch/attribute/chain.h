@@ -29,6 +29,7 @@ typedef struct tw_wait {
     uint64_t from_ns, to_ns, typical_ns;
     uint64_t client_ns;           /* of it, that a send waited for a client */
     uint64_t client_until_ns;     /* when the latest of those went on; 0: there was none */
+    uint64_t client_before_ns;    /* the same as the wait began */
     uint64_t accept_ns;           /* of a TTFT: before the app was entered, pauses not counted */
     uint64_t request;             /* tw_request_hash() of its id */
     uint64_t ordinal;             /* its number among the requests of the process: tw_span_request(); 0: not known */

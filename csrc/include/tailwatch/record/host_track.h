@@ -146,6 +146,7 @@ typedef struct tw_host {
     uint64_t watchdog_turn_ns;           /* end of its latest turn; 0: it sleeps, or there is none */
     uint64_t watchdog_due_ns;            /* when the next one is due */
     uint64_t watchdog_process_cpu_ns;    /* of the whole process, then */
+    uint64_t watchdog_throttled_ns;      /* throttled_ns then */
     uint64_t samples, samples_skipped;   /* skipped: the budget was spent */
     uint64_t stacks_refused;             /* walks that met memory which was no frame any more */
     uint64_t cgroup_stat;                /* of its own process: the descriptor of its cgroup's cpu.stat + 1; 0: none */

@@ -40,7 +40,7 @@ static inline uint64_t tw_watch_silent_from(uint64_t due_ns) {
 }
 
 /* When the whole process began to stand still, where it has since the watchdog's latest turn, which is overdue; 0: it has
- * not. The stop is recorded once, as a span of by_loop. Any thread of the process. */
+ * not, or was throttled. The stop is recorded once, as a span of by_loop. Any thread of the process. */
 uint64_t tw_stop_note(tw_host *host, uint64_t now_ns);
 
 /* The same, unless the thread of a track was runnable for much of the time between its two newest points. */

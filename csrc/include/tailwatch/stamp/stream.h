@@ -63,7 +63,7 @@ typedef struct tw_stream {
     uint64_t worst_gap_ns;          /* longest gap so far */
     uint64_t messages;              /* token-bearing messages */
     uint64_t client_ns;             /* since the last stamp: waiting for a slow client */
-    uint64_t client_until_ns;       /* when the latest of those waits ended */
+    uint64_t client_until_ns, client_before_ns; /* when the latest of those waits ended; as it was at the last stamp */
     uint64_t deadline_ns;           /* fluidity: between two tokens; 0 = the bounds have none */
     uint64_t slack_ns;              /* fluidity: slack carried forward */
     uint64_t due, met;              /* token deadlines of choice 0 so far, and those met */
