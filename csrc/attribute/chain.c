@@ -227,12 +227,6 @@ static uint64_t add_throttled(explained *e, const served *s, uint64_t ns, uint64
     return part.ns;
 }
 
-static uint64_t sum_of(const tw_parts *parts, int cause) {
-    uint64_t ns = 0;
-    for (uint32_t i = 0; i < parts->n; ++i) ns += parts->part[i].cause == cause ? parts->part[i].ns : 0;
-    return ns;
-}
-
 static bool is_residue(const tw_part *part) { return part->cause == TW_DELAY_DEVICE || part->cause == TW_DELAY_UNEXPLAINED; }
 
 /* Of (k0, k1], what is beyond the typical share: threads that are not followed were throttled, and the engine waited for
@@ -240,7 +234,7 @@ static bool is_residue(const tw_part *part) { return part->cause == TW_DELAY_DEV
 static void take_throttled(explained *e, const served *s, uint64_t k0, uint64_t k1, uint64_t typical_ns, tw_parts *parts) {
     const uint64_t length = since(k1, k0), whole = length == 0 ? 0 : throttled_in(e, s, k0, k1);
     const uint64_t beyond = whole == 0 ? 0 : (uint64_t)((wide)whole * since(length, typical_ns) / length);
-    uint64_t left = since(beyond, sum_of(&e->certain, TW_DELAY_THROTTLED));
+    uint64_t left = since(beyond, tw_parts_sum_of(&e->certain, TW_DELAY_THROTTLED, TW_DELAY_THROTTLED));
     for (uint32_t i = 0; i < parts->n && left > 0; ++i) {
         tw_part *part = &parts->part[i];
         if (!is_residue(part)) continue;
@@ -310,7 +304,8 @@ static void explain_by_chain(explained *e, const tw_charge *d) {
     const served s = engine_of(e);
     if (first) b = &none;
     const uint64_t way_ns = since(b->recv_ns, b->key_ns) + d->passing_ns;
-    const uint64_t output_ns = since(b->processed_ns, b->recv_ns), own_ns = since(e->w->from_ns, most(b->processed_ns, e->w->client_before_ns));
+    const uint64_t output_ns = since(b->processed_ns, b->recv_ns);
+    const uint64_t own_ns = since(e->w->from_ns, most(b->processed_ns, e->w->client_before_ns));
     add_engine(e, &s, first ? e->w->from_ns + e->w->accept_ns : b->key_ns, first ? 0 : e->w->typical_ns, d);
     add_segment(e, &s, t->key_ns, t->recv_ns, way_ns, TW_DELAY_TRANSPORT);
     add_segment(e, NULL, t->recv_ns, t->processed_ns, output_ns, TW_DELAY_OUTPUT);

@@ -2,31 +2,18 @@
 
 #include <string.h>
 
+#include "attribute/evidence.h"
 #include "base/arithmetic.h"
 #include "tailwatch/base/clock.h"
 #include "tailwatch/stall/watchdog.h"
 
 #define SPANS_LATE_NS (2 * TW_NS_PER_SECOND) /* a ring's spans end in order, but for so much */
 #define MEMORY_SHARE 5                       /* faults count where they took more than one part in so many of the CPU time */
-#define STOPPED_SHARE 8 / 10                 /* of the unexplained sleep that a silence must cover to explain it */
 #define EVIDENCE_SHARE 4                     /* samples of one part in so many of a sleep name all of it */
-#define EVIDENCE 12
 #define USUAL_SHARE 4 /* of an interval: what is usual is taken from so much beside it, at least */
 #define STRETCHES 4        /* of the points of a thread, of which one at least is usual */
 #define STRETCH_POINTS 16  /* of each, at least */
 #define WINDOWS 16   /* handles of one part in so many of an interval, or more, are split by themselves */
-
-/* As kinds of evidence: a handle of the request, a sample in the context of the code that runs now. */
-#define OWN_HANDLE TW_SPAN_KINDS
-#define OWN_RUN (TW_SPAN_KINDS + 1)
-#define ANY_KIND (TW_SPAN_KINDS + 2)
-
-/* Spans of one kind, name and detail, added up. */
-typedef struct evidence {
-    uint64_t ns, name, detail;
-    tw_span_kind kind;
-    tw_certainty certainty;
-} evidence;
 
 /* Whose handles are own ones. */
 typedef struct owner {
@@ -44,8 +31,8 @@ typedef struct sampled_waits {
 typedef struct findings {
     uint64_t from_ns, to_ns;
     owner own;
-    uint32_t track, n;
-    evidence of[EVIDENCE];
+    uint32_t track;
+    tw_evidence_table seen;
     uint64_t stopped_ns, throttled_ns, gil_measured_ns; /* stopped: as the ring with most has it */
     uint64_t throttled_evenly_ns; /* as if that went on all the time between two readings of the counter */
     uint64_t stop_from_ns, stop_to_ns; /* the longest stop */
@@ -103,69 +90,14 @@ static bool is_own(const owner *own, const tw_host_span *handle) {
 
 static tw_span_kind evidence_kind(const owner *own, const tw_host_span *s) {
     const tw_span_kind kind = tw_span_kind_of(s);
-    if (kind == TW_SPAN_HANDLE) return is_own(own, s) ? OWN_HANDLE : kind;
-    return kind == TW_SPAN_RUN && own->context != 0 && s->detail == own->context ? OWN_RUN : kind;
-}
-
-/* Waits for the interpreter lock are one by their holder, wherever the thread waited. */
-static bool is_same(const evidence *e, const evidence *of) {
-    return e->kind == of->kind && e->detail == of->detail && (of->kind == TW_SPAN_GIL || e->name == of->name);
-}
-
-static evidence *find_evidence(findings *f, const evidence *like) {
-    for (uint32_t i = 0; i < f->n; i++)
-        if (is_same(&f->of[i], like)) return &f->of[i];
-    return NULL;
-}
-
-static uint32_t count_of(const findings *f, tw_span_kind kind) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < f->n; i++) n += f->of[i].kind == kind;
-    return n;
-}
-
-/* Of those of a kind; kind ANY_KIND: of those whose kind has another one. NULL: there is none. */
-static evidence *smallest_of(findings *f, tw_span_kind kind) {
-    evidence *found = NULL;
-    for (evidence *e = f->of; e < f->of + f->n; e++) {
-        const bool fits = kind == ANY_KIND ? count_of(f, e->kind) > 1 : e->kind == kind;
-        if (fits && (found == NULL || e->ns < found->ns)) found = e;
-    }
-    return found;
-}
-
-/* Two of one kind become one. What is longer than all that is there gives the name; an unknown holder gives none. */
-static void unite(evidence *to, const evidence *e) {
-    const uint64_t ns = to->ns + e->ns;
-    const bool is_known = e->kind != TW_SPAN_GIL || e->detail != 0 || to->detail == 0;
-    if (e->ns > to->ns && is_known) *to = *e;
-    to->ns = ns;
-}
-
-_Static_assert(EVIDENCE > ANY_KIND, "one kind of two has a place of its own where another has none");
-
-/* No place is left: it joins the smallest of its kind. The first of a kind takes the smallest place of those that have
- * another of their own kind, which what was there joins. */
-static void squeeze(findings *f, evidence e) {
-    evidence *to = smallest_of(f, e.kind);
-    if (to == NULL) {
-        evidence *place = smallest_of(f, ANY_KIND);
-        const evidence gone = *place;
-        *place = e;
-        e = gone;
-        to = smallest_of(f, e.kind);
-    }
-    unite(to, &e);
+    if (kind == TW_SPAN_HANDLE) return is_own(own, s) ? TW_OWN_HANDLE : kind;
+    return kind == TW_SPAN_RUN && own->context != 0 && s->detail == own->context ? TW_OWN_RUN : kind;
 }
 
 static void add_evidence(findings *f, const tw_host_span *s, uint64_t ns) {
-    const tw_span_kind kind = evidence_kind(&f->own, s);
     const uint64_t detail = tw_span_kind_of(s) == TW_SPAN_RUN ? 0 : s->detail; /* whichever context it was */
-    const evidence e = {ns, s->name, detail, kind, tw_span_certainty(s)};
-    evidence *found = find_evidence(f, &e);
-    if (found != NULL) unite(found, &e);
-    else if (f->n < EVIDENCE) f->of[f->n++] = e;
-    else squeeze(f, e);
+    const tw_evidence e = {ns, s->name, detail, evidence_kind(&f->own, s), tw_span_certainty(s)};
+    tw_evidence_add(&f->seen, &e);
 }
 
 static void note_stop(findings *f, const tw_host_span *s, uint64_t ns) {
@@ -306,23 +238,16 @@ static void split_pauses(const split *s, const findings *f, tw_usage *u) {
 }
 
 /* Of code. */
-static bool is_sample(tw_span_kind kind) { return kind == TW_SPAN_RUN || kind == OWN_RUN; }
+static bool is_sample(tw_span_kind kind) { return kind == TW_SPAN_RUN || kind == TW_OWN_RUN; }
 
 static void split_memory(const split *s, const findings *f, tw_usage *u) {
     const uint64_t ns = least(u->minor_faults * tw_load(&s->host->facts.fault_ns), u->cpu_ns);
-    const evidence *largest = NULL;
+    const tw_evidence *largest = NULL;
     if (ns <= u->cpu_ns / MEMORY_SHARE || ns < TW_SPAN_LEAST_NS) return;
-    for (uint32_t i = 0; i < f->n; i++)
-        if (is_sample(f->of[i].kind) && (largest == NULL || f->of[i].ns > largest->ns)) largest = &f->of[i];
+    for (uint32_t i = 0; i < f->seen.n; i++)
+        if (is_sample(f->seen.of[i].kind) && (largest == NULL || f->seen.of[i].ns > largest->ns)) largest = &f->seen.of[i];
     add(s, TW_DELAY_MEMORY, TW_ESTIMATED, ns, largest == NULL ? 0 : largest->name, TW_DETAIL_FAULTS, u->minor_faults);
     u->cpu_ns -= ns;
-}
-
-static uint64_t sum_of(const findings *f, tw_span_kind first, tw_span_kind last) {
-    uint64_t ns = 0;
-    for (uint32_t i = 0; i < f->n; i++)
-        if (f->of[i].kind >= first && f->of[i].kind <= last) ns += f->of[i].ns;
-    return ns;
 }
 
 static int cause_of(tw_span_kind kind, int code) {
@@ -336,7 +261,7 @@ static int cause_of(tw_span_kind kind, int code) {
 }
 
 static bool is_code(tw_span_kind kind) {
-    return is_sample(kind) || kind == TW_SPAN_HANDLE || kind == OWN_HANDLE;
+    return is_sample(kind) || kind == TW_SPAN_HANDLE || kind == TW_OWN_HANDLE;
 }
 
 static tw_detail detail_of(tw_span_kind kind) {
@@ -345,17 +270,17 @@ static tw_detail detail_of(tw_span_kind kind) {
 }
 
 /* Of code the time is measured; how much of it is the request's own is not, where samples divide it. */
-static tw_certainty certainty_of(const findings *f, const evidence *e) {
-    const bool divided = is_sample(e->kind) && sum_of(f, OWN_RUN, OWN_RUN) > 0;
+static tw_certainty certainty_of(const findings *f, const tw_evidence *e) {
+    const bool divided = is_sample(e->kind) && tw_evidence_sum(&f->seen, TW_OWN_RUN, TW_OWN_RUN) > 0;
     return is_code(e->kind) && !divided ? TW_MEASURED : e->certainty;
 }
 
 /* ns dealt out to the evidence of some kinds, in proportion; exact by differences of a running share. */
 static void deal(const split *s, const findings *f, tw_span_kind first, tw_span_kind last, uint64_t ns, int code) {
-    const uint64_t whole = sum_of(f, first, last);
+    const uint64_t whole = tw_evidence_sum(&f->seen, first, last);
     uint64_t seen = 0, dealt = 0;
-    for (uint32_t i = 0; i < f->n && whole > 0; i++) {
-        const evidence *e = &f->of[i];
+    for (uint32_t i = 0; i < f->seen.n && whole > 0; i++) {
+        const tw_evidence *e = &f->seen.of[i];
         if (e->kind < first || e->kind > last) continue;
         seen += e->ns;
         const uint64_t upto = (uint64_t)((wide)ns * seen / whole);
@@ -368,7 +293,7 @@ static void deal(const split *s, const findings *f, tw_span_kind first, tw_span_
 /* What handles of a kind ran of ns on CPU in busy_ns, with their names. Returns it. */
 static uint64_t deal_handles(const split *s, const findings *f, tw_span_kind kind, uint64_t ns, uint64_t busy_ns,
                              int code) {
-    const uint64_t ran = least(sum_of(f, kind, kind), busy_ns);
+    const uint64_t ran = least(tw_evidence_sum(&f->seen, kind, kind), busy_ns);
     const uint64_t named = busy_ns == 0 ? 0 : (uint64_t)((wide)ns * ran / busy_ns);
     deal(s, f, kind, kind, named, code);
     return named;
@@ -376,23 +301,24 @@ static uint64_t deal_handles(const split *s, const findings *f, tw_span_kind kin
 
 /* Code on CPU that samples name, and divide where they have the context. */
 static void split_samples(const split *s, const findings *f, uint64_t ns, int code) {
-    const uint64_t own = sum_of(f, OWN_RUN, OWN_RUN), others = sum_of(f, TW_SPAN_RUN, TW_SPAN_RUN);
+    const uint64_t own = tw_evidence_sum(&f->seen, TW_OWN_RUN, TW_OWN_RUN);
+    const uint64_t others = tw_evidence_sum(&f->seen, TW_SPAN_RUN, TW_SPAN_RUN);
     const uint64_t own_ns = (uint64_t)((wide)ns * own / (own + others));
-    deal(s, f, OWN_RUN, OWN_RUN, own_ns, TW_DELAY_OWN_CODE);
+    deal(s, f, TW_OWN_RUN, TW_OWN_RUN, own_ns, TW_DELAY_OWN_CODE);
     deal(s, f, TW_SPAN_RUN, TW_SPAN_RUN, ns - own_ns, code);
 }
 
 /* Code on CPU: own handles among others; the rest named by samples, else by the handles. */
 static void split_code(const split *s, const findings *f, uint64_t ns, uint64_t busy_ns, int code) {
     if (code == TW_DELAY_CALLBACK) {
-        ns -= deal_handles(s, f, OWN_HANDLE, ns, busy_ns, TW_DELAY_OWN_CODE);
-        busy_ns = since(busy_ns, sum_of(f, OWN_HANDLE, OWN_HANDLE));
+        ns -= deal_handles(s, f, TW_OWN_HANDLE, ns, busy_ns, TW_DELAY_OWN_CODE);
+        busy_ns = since(busy_ns, tw_evidence_sum(&f->seen, TW_OWN_HANDLE, TW_OWN_HANDLE));
     }
-    if (sum_of(f, TW_SPAN_RUN, TW_SPAN_RUN) + sum_of(f, OWN_RUN, OWN_RUN) > 0) {
+    if (tw_evidence_sum(&f->seen, TW_SPAN_RUN, TW_SPAN_RUN) + tw_evidence_sum(&f->seen, TW_OWN_RUN, TW_OWN_RUN) > 0) {
         split_samples(s, f, ns, code);
         return;
     }
-    const tw_span_kind kind = code == TW_DELAY_CALLBACK ? TW_SPAN_HANDLE : OWN_HANDLE;
+    const tw_span_kind kind = code == TW_DELAY_CALLBACK ? TW_SPAN_HANDLE : TW_OWN_HANDLE;
     add_plain(s, code, ns - deal_handles(s, f, kind, ns, busy_ns, code));
 }
 
@@ -404,8 +330,8 @@ static void split_run_delay(const split *s, const findings *f, uint64_t ns) {
 
 /* The interpreter lock as the loop's clock measured it; the samples name who held it. The rest of the waits by samples. */
 static void split_waits(const split *s, const findings *f, uint64_t ns) {
-    const uint64_t sampled = sum_of(f, TW_SPAN_GIL, TW_SPAN_GIL);
-    const uint64_t others = sum_of(f, TW_SPAN_IO, TW_SPAN_SLEEP);
+    const uint64_t sampled = tw_evidence_sum(&f->seen, TW_SPAN_GIL, TW_SPAN_GIL);
+    const uint64_t others = tw_evidence_sum(&f->seen, TW_SPAN_IO, TW_SPAN_SLEEP);
     const uint64_t gil = most(sampled, f->gil_measured_ns);
     const uint64_t gil_share = gil + others == 0 ? 0 : (uint64_t)((wide)ns * gil / (gil + others));
     if (sampled > 0) deal(s, f, TW_SPAN_GIL, TW_SPAN_GIL, gil_share, 0);
@@ -423,11 +349,9 @@ static uint64_t split_idle(const split *s, findings *f, uint64_t idle_ns) {
 
 /* Evidence of less than a part of a sleep names no more than itself. */
 static void split_sleep(const split *s, const findings *f, const tw_usage *u) {
-    const uint64_t waits =
-        most(sum_of(f, TW_SPAN_GIL, TW_SPAN_GIL), f->gil_measured_ns) + sum_of(f, TW_SPAN_IO, TW_SPAN_SLEEP);
-    const uint64_t left = since(u->asleep_ns, waits);
-    const uint64_t silent = least(f->stopped_ns, left);
-    const uint64_t stopped = silent >= left * STOPPED_SHARE ? silent : 0;
+    const uint64_t gil = most(tw_evidence_sum(&f->seen, TW_SPAN_GIL, TW_SPAN_GIL), f->gil_measured_ns);
+    const uint64_t waits = gil + tw_evidence_sum(&f->seen, TW_SPAN_IO, TW_SPAN_SLEEP);
+    const uint64_t stopped = least(f->stopped_ns, since(u->asleep_ns, waits));
     const uint64_t named = u->asleep_ns - stopped;
     const uint64_t shared = waits > 0 && waits >= named / EVIDENCE_SHARE ? named : waits;
     add_plain(s, TW_DELAY_STOPPED, stopped);
@@ -599,7 +523,7 @@ void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t fr
     const uint64_t delayed = since(delayed_in(&host->track[track], &f), paused);
     if (delayed >= TW_SPAN_LEAST_NS) split_run_delay(&s, &f, delayed);
     const uint64_t unseen = has_schedstat(host) ? f.unseen_ns : 0;
-    deal(&s, &f, TW_SPAN_GIL, TW_SPAN_GIL, since(sum_of(&f, TW_SPAN_GIL, TW_SPAN_GIL) + unseen, paused), 0);
+    deal(&s, &f, TW_SPAN_GIL, TW_SPAN_GIL, since(tw_evidence_sum(&f.seen, TW_SPAN_GIL, TW_SPAN_GIL) + unseen, paused), 0);
 }
 
 uint64_t tw_host_held_ns(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns) {

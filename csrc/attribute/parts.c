@@ -96,6 +96,13 @@ uint64_t tw_parts_sum(const tw_parts *parts) {
     return ns;
 }
 
+uint64_t tw_parts_sum_of(const tw_parts *parts, int first, int last) {
+    uint64_t ns = 0;
+    for (uint32_t i = 0; i < parts->n; i++)
+        if (parts->part[i].cause >= first && parts->part[i].cause <= last) ns += parts->part[i].ns;
+    return ns;
+}
+
 void tw_parts_clip(tw_parts *parts, uint64_t ns) {
     const uint64_t whole = tw_parts_sum(parts);
     uint64_t seen = 0, dealt = 0;

@@ -6,24 +6,17 @@
 #include "tailwatch/record/slow_gaps.h"
 
 /* The parts of the causes [first, last]. */
-static uint64_t sum_of_parts(const tw_parts *parts, int first, int last) {
-    uint64_t ns = 0;
-    for (uint32_t i = 0; i < parts->n; ++i)
-        if (parts->part[i].cause >= first && parts->part[i].cause <= last) ns += parts->part[i].ns;
-    return ns;
-}
-
 void tw_tail_add(tw_segment *g, const tw_wait *w, const tw_charge *d, const tw_parts *parts) {
     tw_tail *tail = &g->tail[w->phase][tw_octave_of(tw_wait_length(w))];
     tw_add(&tail->count, 1);
     tw_add(&tail->time_ns, tw_wait_length(w));
     for (uint32_t i = 0; i < d->sources * TW_CAUSES; ++i)
         tw_add(&tail->delay_ns[i % TW_CAUSES], d->delay[i / TW_CAUSES][i % TW_CAUSES]);
-    tw_add(&tail->client_ns, sum_of_parts(parts, TW_DELAY_CLIENT, TW_DELAY_CLIENT));
-    tw_add(&tail->accept_ns, sum_of_parts(parts, TW_DELAY_ACCEPT, TW_DELAY_ACCEPT));
-    tw_add(&tail->host_ns, sum_of_parts(parts, TW_DELAY_CALLBACK, TW_DELAY_STOPPED));
-    tw_add(&tail->engine_ns, sum_of_parts(parts, TW_DELAY_TRANSPORT, TW_DELAY_DEVICE));
-    tw_add(&tail->unexplained_ns, sum_of_parts(parts, TW_DELAY_UPSTREAM, TW_DELAY_UNEXPLAINED));
+    tw_add(&tail->client_ns, tw_parts_sum_of(parts, TW_DELAY_CLIENT, TW_DELAY_CLIENT));
+    tw_add(&tail->accept_ns, tw_parts_sum_of(parts, TW_DELAY_ACCEPT, TW_DELAY_ACCEPT));
+    tw_add(&tail->host_ns, tw_parts_sum_of(parts, TW_DELAY_CALLBACK, TW_DELAY_STOPPED));
+    tw_add(&tail->engine_ns, tw_parts_sum_of(parts, TW_DELAY_TRANSPORT, TW_DELAY_DEVICE));
+    tw_add(&tail->unexplained_ns, tw_parts_sum_of(parts, TW_DELAY_UPSTREAM, TW_DELAY_UNEXPLAINED));
 }
 
 static void words_copy(uint64_t *to, const uint64_t *from, size_t n) {
@@ -82,9 +75,9 @@ void tw_slow_add(tw_stream *s, const tw_wait *w, const tw_charge *d, const tw_pa
     words_copy(r->delay_ns, by_cause, TW_CAUSES);
     shares_of(d, share);
     words_copy((uint64_t *)r->share, (const uint64_t *)share, TW_SHARES * SHARE_WORDS);
-    tw_store_release(&r->client_ns, sum_of_parts(parts, TW_DELAY_CLIENT, TW_DELAY_CLIENT));
-    tw_store_release(&r->accept_ns, sum_of_parts(parts, TW_DELAY_ACCEPT, TW_DELAY_ACCEPT));
-    tw_store_release(&r->unexplained_ns, sum_of_parts(parts, TW_DELAY_UPSTREAM, TW_DELAY_UNEXPLAINED));
+    tw_store_release(&r->client_ns, tw_parts_sum_of(parts, TW_DELAY_CLIENT, TW_DELAY_CLIENT));
+    tw_store_release(&r->accept_ns, tw_parts_sum_of(parts, TW_DELAY_ACCEPT, TW_DELAY_ACCEPT));
+    tw_store_release(&r->unexplained_ns, tw_parts_sum_of(parts, TW_DELAY_UPSTREAM, TW_DELAY_UNEXPLAINED));
     tw_store_release(&r->complete, d->by_source.complete);
     tw_store_release(&r->series, s->series_index);
     tw_store_release(&r->token, tw_counted_tokens(s) + 1);

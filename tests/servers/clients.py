@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 TIMEOUT_SECONDS = 240
-_TURN_SECONDS = 0.002
+_REST, _GO_ON = b"r", b"g"
 _EVENT = b'"content":'
 _CHUNK_SIZE = re.compile(rb"\r\n[0-9a-fA-F]+\r\n")
 
@@ -83,16 +83,21 @@ class Streams:
     ) -> None:
         self.received = [Received(f"{ids_of(name)}{number:012x}") for number in range(count)]
         body = json.dumps(payload).encode()
-        self._narrow = narrow
         self._selector = selectors.DefaultSelector()
+        self._orders, reader = socket.socketpair()
+        self._selector.register(reader, selectors.EVENT_READ)
+        connections = []
         for number, each in enumerate(self.received):
             more = f"X-data-parallel-rank: {number % engines}\r\n" if engines > 1 else ""
             is_narrow = narrow and number == 0
             more += "X-Narrow: 1\r\n" if is_narrow else ""  # for plant/
             connection = _connected(port, narrow=is_narrow)
+            connections.append(connection)
             connection.sendall(_head(each.request_id, len(body), more) + body)
             self._selector.register(connection, selectors.EVENT_READ, each)
-        self._resting = threading.Event()  # what comes for the first client is left where it is
+        self._first = connections[0]
+        self._left = count
+        self._first_ended = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -108,11 +113,9 @@ class Streams:
     def stop_reading(self, seconds: float) -> dict[str, int]:
         """The first client, for so long; not at all where its stream has ended. Returns when, monotonic ns."""
         start = time.monotonic_ns()
-        self._resting.set()
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.received[0].ended:
-            time.sleep(min(0.01, seconds))
-        self._resting.clear()
+        self._orders.send(_REST)
+        self._first_ended.wait(seconds)
+        self._orders.send(_GO_ON)
         return {"start": start, "stop": time.monotonic_ns()}
 
     def finish(self) -> list[Received]:
@@ -125,13 +128,20 @@ class Streams:
     def _read(self) -> None:
         with contextlib.suppress(OSError):  # without the right it stays as it is
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 0)
-        while self._selector.get_map():
-            rests = self._resting.is_set()
-            for key, _ in self._selector.select(_TURN_SECONDS if self._narrow else None):
-                if not (rests and key.data is self.received[0]):
+        while self._left:
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    self._obey(key.fileobj.recv(1))  # type: ignore[union-attr]
+                else:
                     self._take(key)
-            if rests:
-                time.sleep(_TURN_SECONDS)  # its bytes are there all the time
+
+    def _obey(self, order: bytes) -> None:
+        if self._first_ended.is_set():
+            return
+        if order == _REST:
+            self._selector.unregister(self._first)
+        else:
+            self._selector.register(self._first, selectors.EVENT_READ, self.received[0])
 
     def _take(self, key: selectors.SelectorKey) -> None:
         connection, each = key.fileobj, key.data
@@ -143,6 +153,9 @@ class Streams:
         each.events += piece.count(_EVENT)
         if not piece:
             each.ended = True
+            self._left -= 1
+            if each is self.received[0]:
+                self._first_ended.set()
             self._selector.unregister(connection)
             connection.close()  # type: ignore[union-attr]
 

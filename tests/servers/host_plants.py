@@ -73,6 +73,8 @@ class Cgroup:
         lines = re.findall(r"^\d+:([a-z,=_]*):(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
         old = next(((kinds, path) for kinds, path in lines if "cpu" in kinds.split(",")), None)
         self._is_old = old is not None
+        if old is None and not any(kinds == "" for kinds, _ in lines):
+            raise OSError("this process is in no cgroup that can limit CPU time")
         kinds, path = old or ("", dict(lines)[""])
         self._around = CGROUPS / kinds / path.strip("/")
         self._folder = (self._around if self._is_old else self._around.parent) / name
@@ -102,15 +104,13 @@ class Cgroup:
             self._limit(-1)
         return {"start": start, "stop": time.monotonic_ns()}
 
+    def is_empty(self) -> bool:
+        """Whether its processes have ended."""
+        return not (self._folder / "cgroup.procs").read_text()
+
     def remove(self) -> None:
-        """Once its processes have ended: some are only being killed."""
-        until = time.monotonic() + 20
-        while (self._folder / "cgroup.procs").read_text() and time.monotonic() < until:
-            time.sleep(0.05)
-        try:
-            self._folder.rmdir()
-        except OSError as error:
-            print(f"{self._folder} is left: {error}", file=sys.stderr)
+        """OSError: some processes have not ended."""
+        self._folder.rmdir()
 
     def _limit(self, quota_us: int) -> None:
         if self._is_old:

@@ -411,7 +411,7 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
     """One server."""
     base = SERVERS[kind.base]
     command = f"{base.command} {kind.flags} {kind.modes[mode]}"
-    extra = {**base.extra, **kind.extra, **(kind.crowded if mode == SMALL else WIDE if mode == HOST else {})}
+    extra = {**base.extra, **kind.extra, **{SMALL: kind.crowded, HOST: WIDE}.get(mode, {})}
     environment = {**base.environment, **({"PLANT_ASYNC_SCHEDULING": "1"} if mode == ASYNC else {})}
     engines = 2 if mode == ENGINES else 1
     SERVERS[mode] = replace(base, command=command, extra=extra, environment=environment, engines=engines)
@@ -440,12 +440,24 @@ def start(where: argparse.Namespace, log: Path, stack: contextlib.ExitStack, *, 
     """A server, up to the end of the stack. limited: its CPU time can be."""
     if not limited:
         return stack.enter_context(running(where, log))
-    cgroup = Cgroup(f"planted-{os.getpid()}")
-    stack.callback(cgroup.remove)
+    try:
+        cgroup = Cgroup(f"planted-{os.getpid()}")
+    except OSError as error:
+        sys.exit(f"{HOST!r} needs a cgroup of its own for a quota of CPU time, which cannot be made here: {error}")
+    stack.callback(remove, cgroup)
     with cgroup.entered():
         it = stack.enter_context(running(where, log))
     it.cgroup = cgroup
     return it
+
+
+def remove(cgroup: Cgroup) -> None:
+    """Some of its processes are only being killed. What is found is not lost where it stays."""
+    try:
+        _wait(cgroup.is_empty, 20, "its processes have not ended")
+        cgroup.remove()
+    except (AssertionError, OSError) as error:
+        print(f"the server's cgroup is left: {error}", file=sys.stderr)
 
 
 def keep(options: argparse.Namespace, kind: Kind, found: dict[str, Any]) -> None:
@@ -475,8 +487,9 @@ def main() -> None:
         parser.error(f"no modes of {options.server}: {', '.join(unknown)}; it has {', '.join(kind.modes)}")
     if options.plants and options.json:
         parser.error("--json: the file has all plants of a mode, not those of --plants alone")
-    if own := {SMALL, RANKS, HOST} & set(modes) if options.plants else set():
-        parser.error(f"--plants: {', '.join(sorted(own))} have none of those; name other --modes")
+    others = [mode for mode in modes if mode in (SMALL, RANKS, HOST)]
+    if options.plants and others:
+        parser.error(f"--plants: not in these modes, which have others: {', '.join(others)}")
     titles = [*kind.plants, *map(PAIRED.join, kind.pairs)]
     if unknown := set(options.plants) - set(titles):
         parser.error(f"no plants of {options.server}: {', '.join(unknown)}; it has {', '.join(titles)}")

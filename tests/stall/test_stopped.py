@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from ..support.process import Process, Python, clean_environment
+from ..support.waiting import until
 
 STOP_SECONDS = 0.3
 WAITS = """
-import asyncio, json, os, sys, threading, time
+import asyncio, json, os, sys, threading
 import tailwatch
 from tailwatch import _hot
 from tailwatch._cold import ffi
@@ -26,15 +27,12 @@ pipe, end = os.pipe()
 waits = threading.Event()
 
 def obey():
-    for order in map(int, sys.stdin):
-        if order == 0:
+    waits.wait()
+    for order in sys.stdin:
+        if order == "go on\\n":
             os.write(end, b"x")
             return
-        waits.wait()
-        before = segment.host.samples
-        while segment.host.samples < before + order:
-            time.sleep(0.002)
-        print("true", flush=True)
+        print(segment.host.samples, flush=True)
 
 async def wait():
     watch.host.use_loop()
@@ -52,8 +50,8 @@ asyncio.run(wait())
 
 @pytest.fixture
 def waiting() -> Iterator[Process]:
-    """A process whose loop waits for a pipe. It answers to a number with true, after so many samples of that wait; to 0
-    with what the wait was made of."""
+    """A process whose loop waits for a pipe. It answers to "samples" with how many were taken; to "go on" with what the
+    wait was made of."""
     with Python(WAITS, env=clean_environment()) as process:
         yield process
 
@@ -64,10 +62,16 @@ def stop(process: Process, seconds: float) -> tuple[float, float]:
     process.signal(signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)
     began = time.monotonic()
-    time.sleep(seconds)
+    time.sleep(seconds)  # this is the stop, and not a wait for anything
     ended = time.monotonic()
     process.signal(signal.SIGCONT)
     return ended - began, time.monotonic() - before
+
+
+def sampled(process: Process, count: int) -> None:
+    """Waits for so many samples more."""
+    before = process.ask("samples")
+    until(lambda: process.ask("samples") >= before + count, f"{count} samples")
 
 
 def seconds_by_cause(parts: list[list[Any]]) -> dict[str, float]:
@@ -83,10 +87,10 @@ def seconds_by_cause(parts: list[list[Any]]) -> dict[str, float]:
 def test_a_wait_does_not_go_on_through_a_stop(waiting: Process, samples: int) -> None:
     """Samples before and after the stop show the same wait, those of a long one far apart; the time between is the
     stop's, but for a period of the watchdog before it."""
-    assert waiting.ask(samples)
+    sampled(waiting, samples)
     least, most = stop(waiting, STOP_SECONDS)
-    assert waiting.ask(3)
-    parts = waiting.ask(0)
+    sampled(waiting, 3)
+    parts = waiting.ask("go on")
     found = seconds_by_cause(parts)
     assert 0.9 * least <= found["stopped"] <= most + 0.1, parts
     assert found["io"] > 0, parts

@@ -186,6 +186,16 @@ TW_TEST(a_stopped_process) {
     TW_CHECK_EQ(98 * MS, part_of(&p, TW_DELAY_STOPPED, 0));
 }
 
+TW_TEST(a_stop_is_one_however_much_of_the_sleep_has_no_sample) {
+    busy(0, 0);
+    span(TW_SPAN_IO, 10 * MS, 60 * MS, name("read"), 0);
+    span(TW_SPAN_SILENCE, 60 * MS, 80 * MS, 0, TW_SILENCE_STOPPED);
+    span(TW_SPAN_IO, 95 * MS, 110 * MS, name("read"), 0);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_STOPPED, 0));
+    TW_CHECK_EQ(80 * MS, part_of(&p, TW_DELAY_IO, name("read")));
+}
+
 /* What held the lock was stopped with it. */
 TW_TEST(a_process_stopped_while_its_loop_waits_for_the_interpreter_lock) {
     busy(0, 0);

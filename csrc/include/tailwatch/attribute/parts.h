@@ -18,6 +18,9 @@ void tw_parts_add(tw_parts *to, const tw_part *part);
 /* The sum of all parts, ns. */
 uint64_t tw_parts_sum(const tw_parts *parts);
 
+/* The sum of those of the causes from first to last, ns. */
+uint64_t tw_parts_sum_of(const tw_parts *parts, int first, int last);
+
 /* Scales all parts so that they sum to at most ns, in proportion; exact by differences of a running share. */
 void tw_parts_clip(tw_parts *parts, uint64_t ns);
 
