@@ -10,6 +10,7 @@
 #define SPANS_LATE_NS (2 * TW_NS_PER_SECOND) /* a ring's spans end in order, but for so much */
 #define MEMORY_SHARE 5                       /* faults count where they took more than one part in so many of the CPU time */
 #define EVIDENCE_SHARE 4                     /* samples of one part in so many of a sleep name all of it */
+#define LEAST_SHARE 16                       /* likewise, where they cover one part in EVIDENCE_SHARE of the whole time */
 #define USUAL_SHARE 4 /* of an interval: what is usual is taken from so much beside it, at least */
 #define STRETCHES 4        /* of the points of a thread, of which one at least is usual */
 #define STRETCH_POINTS 16  /* of each, at least */
@@ -240,6 +241,10 @@ static void split_pauses(const split *s, const findings *f, tw_usage *u) {
 /* Of code. */
 static bool is_sample(tw_span_kind kind) { return kind == TW_SPAN_RUN || kind == TW_OWN_RUN; }
 
+static uint64_t sampled_code_ns(const findings *f) {
+    return tw_evidence_sum(&f->seen, TW_SPAN_RUN, TW_SPAN_RUN) + tw_evidence_sum(&f->seen, TW_OWN_RUN, TW_OWN_RUN);
+}
+
 static void split_memory(const split *s, const findings *f, tw_usage *u) {
     const uint64_t ns = least(u->minor_faults * tw_load(&s->host->facts.fault_ns), u->cpu_ns);
     const tw_evidence *largest = NULL;
@@ -314,7 +319,7 @@ static void split_code(const split *s, const findings *f, uint64_t ns, uint64_t 
         ns -= deal_handles(s, f, TW_OWN_HANDLE, ns, busy_ns, TW_DELAY_OWN_CODE);
         busy_ns = since(busy_ns, tw_evidence_sum(&f->seen, TW_OWN_HANDLE, TW_OWN_HANDLE));
     }
-    if (tw_evidence_sum(&f->seen, TW_SPAN_RUN, TW_SPAN_RUN) + tw_evidence_sum(&f->seen, TW_OWN_RUN, TW_OWN_RUN) > 0) {
+    if (sampled_code_ns(f) > 0) {
         split_samples(s, f, ns, code);
         return;
     }
@@ -347,13 +352,19 @@ static uint64_t split_idle(const split *s, findings *f, uint64_t idle_ns) {
     return idle_ns - stopped;
 }
 
-/* Evidence of less than a part of a sleep names no more than itself. */
-static void split_sleep(const split *s, const findings *f, const tw_usage *u) {
+/* Samples meet waits that are short and many less often than code: what ends such a wait ends the watchdog's, too. */
+static bool names_all(const findings *f, uint64_t waits_ns, uint64_t slept_ns, uint64_t busy_ns) {
+    const bool is_covered = waits_ns + sampled_code_ns(f) >= busy_ns / EVIDENCE_SHARE;
+    return waits_ns > 0 && waits_ns >= slept_ns / (is_covered ? LEAST_SHARE : EVIDENCE_SHARE);
+}
+
+/* Evidence of less than a part of a sleep names no more than itself. busy_ns: of the interval, waits for events apart. */
+static void split_sleep(const split *s, const findings *f, const tw_usage *u, uint64_t busy_ns) {
     const uint64_t gil = most(tw_evidence_sum(&f->seen, TW_SPAN_GIL, TW_SPAN_GIL), f->gil_measured_ns);
     const uint64_t waits = gil + tw_evidence_sum(&f->seen, TW_SPAN_IO, TW_SPAN_SLEEP);
     const uint64_t stopped = least(f->stopped_ns, since(u->asleep_ns, waits));
     const uint64_t named = u->asleep_ns - stopped;
-    const uint64_t shared = waits > 0 && waits >= named / EVIDENCE_SHARE ? named : waits;
+    const uint64_t shared = names_all(f, waits, named, busy_ns) ? named : waits;
     add_plain(s, TW_DELAY_STOPPED, stopped);
     split_waits(s, f, shared);
     if (u->major_faults > 0) add(s, TW_DELAY_MEMORY, TW_ESTIMATED, named - shared, 0, TW_DETAIL_FAULTS, u->major_faults);
@@ -376,10 +387,11 @@ static uint64_t split_window(const split *s, uint64_t from_ns, uint64_t to_ns, i
     find_in(&f, &s->host->by_handle);
     split_pauses(s, &f, &u);
     split_memory(s, &f, &u);
-    split_code(s, &f, u.cpu_ns, to_ns - from_ns - u.idle_ns, code);
+    const uint64_t busy_ns = to_ns - from_ns - u.idle_ns;
+    split_code(s, &f, u.cpu_ns, busy_ns, code);
     split_run_delay(s, &f, u.run_delay_ns);
     const uint64_t waited = split_idle(s, &f, u.idle_ns);
-    split_sleep(s, &f, &u);
+    split_sleep(s, &f, &u, busy_ns);
     add_plain(s, TW_DELAY_UNEXPLAINED, u.unknown_ns);
     return waited;
 }

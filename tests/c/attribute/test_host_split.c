@@ -179,6 +179,26 @@ TW_TEST(a_short_sample_names_no_long_sleep) {
     TW_CHECK_EQ(95 * MS, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
 }
 
+TW_TEST(a_read_that_samples_rarely_met_names_the_sleep_of_a_stall_that_they_cover) {
+    busy(30 * MS, 3 * MS); /* asleep 67: samples come with the interrupts that end a wait for a disk */
+    for (uint64_t from = 10; from < 110; from += 25) {
+        span(TW_SPAN_RUN, (from + 3) * MS, (from + 15) * MS, name("write"), 0);
+        span(TW_SPAN_IO, (from + 18) * MS, (from + 20) * MS, name("fsync"), 74);
+    }
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(67 * MS, part_of(&p, TW_DELAY_IO, name("fsync")));
+    TW_CHECK_EQ(0, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
+}
+
+TW_TEST(one_short_wait_among_samples_of_code_names_no_long_sleep) {
+    busy(30 * MS, 3 * MS);
+    span(TW_SPAN_RUN, 10 * MS, 60 * MS, name("write"), 0);
+    span(TW_SPAN_IO, 61 * MS, 63 * MS, name("fsync"), 74);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(2 * MS, part_of(&p, TW_DELAY_IO, name("fsync")));
+    TW_CHECK_EQ(65 * MS, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
+}
+
 TW_TEST(a_stopped_process) {
     busy(1 * MS, 1 * MS);
     span(TW_SPAN_SILENCE, 9 * MS, 112 * MS, 0, TW_SILENCE_STOPPED);
