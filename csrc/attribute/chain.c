@@ -9,6 +9,8 @@
 #include "tailwatch/attribute/last_rank.h"
 #include "tailwatch/base/atomic.h"
 
+#define DELAYED_LEAST_NS UINT64_C(1000000) /* a way that is longer by less is not looked into: that reads a file */
+
 /* A wait that is being explained. */
 typedef struct explained {
     tw_segment *g;
@@ -272,8 +274,29 @@ static void add_held_behind(explained *e, held *h) {
             add_held(e, h, e->by.peer_set->segment[i], source_of(&e->by.peer_set->peer[i]));
 }
 
-/* What the engine sends late, because its process was stopped or its threads waited for the interpreter lock, and what
- * comes late through a process behind it (a detokenizer) that was stopped: at most left_ns of [from, to]. Returns its
+/* Of a thread of the engine; read once for the tokens of one batch. */
+static uint64_t run_delay_of(const explained *e, uint64_t thread) {
+    tw_delay_reading *r = &e->g->host.engine_delay;
+    const uint64_t key = e->w->token->key_ns;
+    if (r->thread != thread || r->key_ns != key) *r = (tw_delay_reading){thread, key, tw_thread_run_delay_ns(thread)};
+    return r->run_delay_ns;
+}
+
+/* The engine's thread waited for a CPU between a step's end and what it sends, of which it has no point yet; it was
+ * throttled for a part of that. Returns the rest, at most left_ns. */
+static uint64_t add_delayed(explained *e, const served *s, uint64_t from, uint64_t to, uint64_t throttled_ns,
+                            uint64_t left_ns) {
+    const tw_segment *engine = s->segment;
+    const uint64_t thread = tw_host_step_thread(&engine->host);
+    if (left_ns < DELAYED_LEAST_NS || thread == 0 || tw_segment_is_elsewhere(&engine->header)) return 0;
+    const uint64_t ns = tw_host_delayed_since(&engine->host, from, to, run_delay_of(e, thread));
+    const tw_part part = {.ns = least(since(ns, throttled_ns), left_ns), .cause = TW_DELAY_CPU, .certainty = TW_ESTIMATED};
+    if (part.ns > 0) add_engine_part(e, engine, s->source, part);
+    return part.ns;
+}
+
+/* What the engine sends late, because its process was stopped or its threads waited for the interpreter lock or a CPU, and
+ * what comes late through a process behind it (a detokenizer) that was stopped: at most left_ns of [from, to]. Returns its
  * sum. */
 static uint64_t add_held_on_the_way(explained *e, const served *s, uint64_t from, uint64_t to, uint64_t left_ns) {
     held h = {.from_ns = from, .to_ns = to, .left_ns = left_ns, .stops = true};
@@ -283,7 +306,9 @@ static uint64_t add_held_on_the_way(explained *e, const served *s, uint64_t from
         add_held(e, &h, s->segment, s->source);
         add_held_behind(e, &h);
     }
-    h.left_ns -= add_throttled(e, s, throttled_in(e, s, from, to), h.left_ns);
+    const uint64_t throttled = add_throttled(e, s, throttled_in(e, s, from, to), h.left_ns);
+    h.left_ns -= throttled;
+    h.left_ns -= add_delayed(e, s, from, to, throttled, h.left_ns);
     return left_ns - h.left_ns;
 }
 

@@ -473,19 +473,25 @@ static uint64_t least_delay_in(const tw_host_track *t, uint64_t oldest, uint64_t
     return found;
 }
 
-/* What a thread was runnable for in [from_ns, to_ns], beyond what it usually is in such a time. */
-static uint64_t run_delay_beyond(const tw_host_track *t, uint64_t from_ns, uint64_t to_ns) {
+/* What a thread is usually runnable for in such a time as [from_ns, to_ns], in which its points have in_it_ns; UINT64_MAX:
+ * not known. */
+static uint64_t usual_delay(const tw_host_track *t, uint64_t from_ns, uint64_t to_ns, uint64_t in_it_ns) {
     tw_host_point first, last;
-    tw_usage u;
     const uint64_t head = tw_load_acquire(&t->point_head), oldest = since(head, TW_POINTS - 1), length = to_ns - from_ns;
-    if (head < 2 || !tw_host_track_read(t, oldest, &first) || !tw_host_track_read(t, head - 1, &last)) return 0;
-    if (last.at_ns <= first.at_ns) return 0;
-    tw_host_track_usage(t, from_ns, to_ns, &u);
-    const uint64_t rest = since(tw_host_delay_between(&first, &last), u.run_delay_ns);
+    if (head < 2 || !tw_host_track_read(t, oldest, &first) || !tw_host_track_read(t, head - 1, &last)) return UINT64_MAX;
+    if (last.at_ns <= first.at_ns) return UINT64_MAX;
+    const uint64_t rest = since(tw_host_delay_between(&first, &last), in_it_ns);
     const uint64_t others = since(last.at_ns - first.at_ns, length);
-    if (others < length / USUAL_SHARE) return 0; /* what is usual is not known any more */
-    const uint64_t mean = (uint64_t)((wide)rest * length / others), by_steps = least_delay_in(t, oldest, head, from_ns, length);
-    return since(u.run_delay_ns, by_steps == UINT64_MAX ? mean : by_steps);
+    if (others < length / USUAL_SHARE) return UINT64_MAX; /* not any more */
+    const uint64_t by_steps = least_delay_in(t, oldest, head, from_ns, length);
+    return by_steps != UINT64_MAX ? by_steps : (uint64_t)((wide)rest * length / others);
+}
+
+/* What it was runnable for in [from_ns, to_ns] beyond that. */
+static uint64_t run_delay_beyond(const tw_host_track *t, uint64_t from_ns, uint64_t to_ns) {
+    tw_usage u;
+    tw_host_track_usage(t, from_ns, to_ns, &u);
+    return since(u.run_delay_ns, usual_delay(t, from_ns, to_ns, u.run_delay_ns));
 }
 
 /* What was stolen of a thread in the segments between its points that an interval meets. */
@@ -542,6 +548,30 @@ uint64_t tw_host_held_ns(const tw_host *host, const tw_pause_clock *pauses, uint
     tw_parts parts = {0};
     tw_host_held(host, pauses, from_ns, to_ns, &parts);
     return least(most(paused_in(pauses, from_ns, to_ns), tw_parts_sum(&parts)), since(to_ns, from_ns));
+}
+
+uint64_t tw_host_step_thread(const tw_host *host) {
+    const uint32_t track = step_track(host);
+    return track == TW_TRACKS ? 0 : tw_load(&host->track[track].thread);
+}
+
+/* Since the newest point; of what lies before from_ns in proportion. */
+static uint64_t delay_since_newest(const tw_host_track *t, uint64_t from_ns, uint64_t to_ns, uint64_t run_delay_ns) {
+    tw_host_point newest;
+    const uint64_t head = tw_load_acquire(&t->point_head);
+    if (head == 0 || !tw_host_track_read(t, head - 1, &newest) || newest.at_ns >= to_ns) return 0;
+    const uint64_t whole = to_ns - newest.at_ns, before = since(from_ns, newest.at_ns);
+    return (uint64_t)((wide)since(run_delay_ns, newest.run_delay_ns) * (whole - before) / whole);
+}
+
+uint64_t tw_host_delayed_since(const tw_host *host, uint64_t from_ns, uint64_t to_ns, uint64_t run_delay_ns) {
+    const uint32_t track = step_track(host);
+    tw_usage u;
+    if (track == TW_TRACKS || from_ns >= to_ns) return 0;
+    const tw_host_track *t = &host->track[track];
+    tw_host_track_usage(t, from_ns, to_ns, &u);
+    const uint64_t delay = u.run_delay_ns + delay_since_newest(t, from_ns, to_ns, run_delay_ns);
+    return since(delay, usual_delay(t, from_ns, to_ns, u.run_delay_ns));
 }
 
 uint64_t tw_host_throttled_ns(const tw_host *host, uint64_t from_ns, uint64_t to_ns) {

@@ -1,5 +1,7 @@
 #include "tailwatch/record/host_track.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -167,6 +169,15 @@ static uint64_t run_delay_of(uint64_t schedstat) {
     text[n] = '\0';
     const char *second = strchr(text, ' ');
     return second == NULL ? 0 : strtoull(second + 1, NULL, 10);
+}
+
+uint64_t tw_thread_run_delay_ns(uint64_t thread) {
+    char path[48];
+    snprintf(path, sizeof path, "/proc/%llu/schedstat", (unsigned long long)thread);
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    const uint64_t ns = run_delay_of((uint64_t)descriptor + 1); /* none: 0 */
+    if (descriptor >= 0) close(descriptor);
+    return ns;
 }
 
 void tw_host_point_read(const tw_host_track *t, tw_host_point *out) {

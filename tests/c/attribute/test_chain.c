@@ -1,12 +1,17 @@
 /* A wait explained by its chain: what the engine's processes were kept by is charged before its steps are. */
 #include "tailwatch/attribute/chain.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "segment_tools.h"
 #include "tailwatch/attribute/engine_split.h"
+#include "tailwatch/base/process.h"
 #include "tw_test.h"
 
 #define MS UINT64_C(1000000)
@@ -521,6 +526,49 @@ TW_TEST(idle_time_between_steps_makes_no_wait_for_a_cpu_unusual) {
     point(t, k1, delay += 2 * MS);
     const tw_parts p = explain(k0, k1);
     TW_CHECK_EQ(0, part_of(&p, TW_DELAY_CPU, OF_ENGINE));
+}
+
+static bool spins;
+
+static void *spin(void *cpus) {
+    TW_REQUIRE(sched_setaffinity(0, sizeof(cpu_set_t), cpus) == 0);
+    while (__atomic_load_n(&spins, __ATOMIC_RELAXED)) {}
+    return NULL;
+}
+
+/* The calling thread shares a CPU with another one until it has waited for that for so long. False: no counter shows it. */
+static bool wait_for_cpu(uint64_t thread, uint64_t ns) {
+    cpu_set_t before, one;
+    pthread_t other;
+    const uint64_t until = tw_thread_run_delay_ns(thread) + ns;
+    if (access("/proc/self/schedstat", R_OK) != 0) return false;
+    TW_REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    spins = true;
+    TW_REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0 && pthread_create(&other, NULL, spin, &one) == 0);
+    while (tw_thread_run_delay_ns(thread) < until) {}
+    __atomic_store_n(&spins, false, __ATOMIC_RELAXED);
+    pthread_join(other, NULL);
+    return sched_setaffinity(0, sizeof before, &before) == 0;
+}
+
+/* A thread that waits for a CPU after its step's end has no point yet when the token arrives. */
+TW_TEST(an_engine_s_thread_that_waits_for_a_cpu_before_it_sends_delays_what_it_sends) {
+    tw_host *host = &of[OF_ENGINE]->host;
+    const uint64_t thread = (uint64_t)syscall(SYS_gettid);
+    if (!wait_for_cpu(thread, 30 * MS)) return;
+    of[OF_ENGINE]->header.pid_namespace = tw_process_namespace();
+    tw_host_track *t = &host->track[tw_host_take_steps(host, thread)];
+    const uint64_t before = tw_thread_run_delay_ns(thread) - 30 * MS;
+    uint64_t k0 = 0;
+    for (int i = 0; i < 100; ++i) point(t, k0 = step(0), before);
+    const uint64_t k1 = step(0);
+    point(t, k1 + 1000, before);
+    const tw_parts p = explain_sent(k0, k1, 200 * MS);
+    const uint64_t waited = tw_thread_run_delay_ns(thread) - before;
+    TW_CHECK(part_of(&p, TW_DELAY_CPU, OF_ENGINE) >= 30 * MS - 2000 && part_of(&p, TW_DELAY_CPU, OF_ENGINE) <= waited);
+    TW_CHECK_EQ(200 * MS, part_of(&p, TW_DELAY_CPU, OF_ENGINE) + part_of(&p, TW_DELAY_TRANSPORT, 0));
 }
 
 TW_TEST(the_usual_wait_for_a_cpu_is_no_cause) {

@@ -46,6 +46,13 @@ void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t fr
 /* The same as a sum, with its own pauses; at most the interval. */
 uint64_t tw_host_held_ns(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns);
 
+/* The first thread of a process with engine steps, as its TID; 0: none is followed. */
+uint64_t tw_host_step_thread(const tw_host *host);
+
+/* What that thread waited for a CPU in [from_ns, to_ns] beyond the usual, where its points end before to_ns: run_delay_ns is
+ * its counter now, tw_thread_run_delay_ns(), of which as much as has passed since from_ns counts. */
+uint64_t tw_host_delayed_since(const tw_host *host, uint64_t from_ns, uint64_t to_ns, uint64_t run_delay_ns);
+
 /* How long a CPU of the process's cgroup was throttled in [from_ns, to_ns], ns, as if that went on evenly between two
  * readings: the counter is a sum over CPUs, so this is its growth over how many the process may run on. 0: not known. */
 uint64_t tw_host_throttled_ns(const tw_host *host, uint64_t from_ns, uint64_t to_ns);

@@ -138,6 +138,11 @@ typedef struct tw_host_facts {
     uint64_t cpus;                       /* that the process may run on; 0: not known */
 } tw_host_facts;
 
+/* What a thread of another process was runnable for so far, as it was read for tokens with one stamp of their engine. */
+typedef struct tw_delay_reading {
+    uint64_t thread, key_ns, run_delay_ns;
+} tw_delay_reading;
+
 typedef struct tw_host {
     tw_host_facts facts;
     uint64_t tracks_refused;             /* threads beyond TW_TRACKS */
@@ -152,6 +157,7 @@ typedef struct tw_host {
     uint64_t cgroup_stat;                /* of its own process: the descriptor of its cgroup's cpu.stat + 1; 0: none */
     uint64_t throttled_ns, throttled_at_ns; /* what that counted, and when it was read last */
     uint64_t stop_noted_ns;              /* when the latest stop began that loops have recorded */
+    tw_delay_reading engine_delay;       /* the latest; the thread that stamps */
     tw_host_track track[TW_TRACKS];
     tw_span_ring by_loop, by_watchdog, by_handle;
     tw_name_table names;
@@ -236,6 +242,10 @@ void tw_span_replace(tw_span_ring *ring, uint64_t n, const tw_host_span *span);
 /* Reads the calling thread's own counters: CPU time, run delay where the track has a descriptor, faults, switches. About
  * 1.5 us. */
 void tw_host_point_read(const tw_host_track *t, tw_host_point *out);
+
+/* What a thread of any process of this PID namespace was runnable for so far, ns, by its /proc/TID/schedstat: opened, read
+ * and closed in 10 us. 0: not known. */
+uint64_t tw_thread_run_delay_ns(uint64_t thread);
 
 /* Adds a point of this instant to the track of the calling thread, unless the newest is near. Slow path only: 1.6 us. */
 void tw_host_point_now(tw_host *host, uint32_t track);
