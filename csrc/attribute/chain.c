@@ -231,12 +231,14 @@ static uint64_t add_throttled(explained *e, const served *s, uint64_t ns, uint64
 
 static bool is_residue(const tw_part *part) { return part->cause == TW_DELAY_DEVICE || part->cause == TW_DELAY_UNEXPLAINED; }
 
-/* Of (k0, k1], what is beyond the typical share: threads that are not followed were throttled, and the engine waited for
- * them. It comes out of the residues among parts. */
+/* Of (k0, k1]: threads that are not followed were throttled, and the engine waited for them. It comes out of the residues
+ * among parts. What is typical has its share of it, if there is room. */
 static void take_throttled(explained *e, const served *s, uint64_t k0, uint64_t k1, uint64_t typical_ns, tw_parts *parts) {
-    const uint64_t length = since(k1, k0), whole = length == 0 ? 0 : throttled_in(e, s, k0, k1);
-    const uint64_t beyond = whole == 0 ? 0 : (uint64_t)((wide)whole * since(length, typical_ns) / length);
-    uint64_t left = since(beyond, tw_parts_sum_of(&e->certain, TW_DELAY_THROTTLED, TW_DELAY_THROTTLED));
+    const uint64_t length = most(since(k1, k0), 1), whole = throttled_in(e, s, k0, k1);
+    const uint64_t typical = whole > typical_ns ? 0 : (uint64_t)((wide)whole * typical_ns / length);
+    const uint64_t seen = tw_parts_sum_of(&e->certain, TW_DELAY_THROTTLED, TW_DELAY_THROTTLED) +
+                          tw_parts_sum_of(&e->estimated, TW_DELAY_THROTTLED, TW_DELAY_THROTTLED);
+    uint64_t left = since(whole - typical, seen);
     for (uint32_t i = 0; i < parts->n && left > 0; ++i) {
         tw_part *part = &parts->part[i];
         if (!is_residue(part)) continue;

@@ -526,6 +526,11 @@ static bool has_schedstat(const tw_host *host) {
     return tw_load(&host->facts.knowledge[TW_HOST_SCHEDSTAT]) == TW_KNOWN + 1;
 }
 
+/* Per CPU of the process. */
+static uint64_t throttled_evenly(const tw_host *host, const findings *f) {
+    return f->throttled_evenly_ns / most(tw_load(&host->facts.cpus), 1);
+}
+
 void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns, tw_parts *out) {
     const uint32_t track = step_track(host);
     const split s = {host, NULL, track, {0, 0, 0}, out};
@@ -541,7 +546,10 @@ void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t fr
     const uint64_t delayed = since(delayed_in(&host->track[track], &f), paused);
     if (delayed >= TW_SPAN_LEAST_NS) split_run_delay(&s, &f, delayed);
     const uint64_t unseen = has_schedstat(host) ? f.unseen_ns : 0;
-    deal(&s, &f, TW_SPAN_GIL, TW_SPAN_GIL, since(tw_evidence_sum(&f.seen, TW_SPAN_GIL, TW_SPAN_GIL) + unseen, paused), 0);
+    const uint64_t gil = since(tw_evidence_sum(&f.seen, TW_SPAN_GIL, TW_SPAN_GIL) + unseen, paused);
+    const uint64_t of_holder = least(since(throttled_evenly(host, &f), least(f.throttled_ns, delayed)), gil);
+    add(&s, TW_DELAY_THROTTLED, TW_ESTIMATED, of_holder, 0, TW_DETAIL_NONE, 0);
+    deal(&s, &f, TW_SPAN_GIL, TW_SPAN_GIL, gil - of_holder, 0);
 }
 
 uint64_t tw_host_held_ns(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns) {
@@ -579,5 +587,5 @@ uint64_t tw_host_throttled_ns(const tw_host *host, uint64_t from_ns, uint64_t to
     if (tw_load(&host->throttled_ns) == 0 || from_ns >= to_ns) return 0;
     find_in(&f, &host->by_watchdog);
     find_in(&f, &host->by_loop);
-    return f.throttled_evenly_ns / most(tw_load(&host->facts.cpus), 1);
+    return throttled_evenly(host, &f);
 }
