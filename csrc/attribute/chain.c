@@ -9,8 +9,6 @@
 #include "tailwatch/attribute/last_rank.h"
 #include "tailwatch/base/atomic.h"
 
-#define DELAYED_LEAST_NS UINT64_C(1000000) /* a way that is longer by less is not looked into: that reads a file */
-
 /* A wait that is being explained. */
 typedef struct explained {
     tw_segment *g;
@@ -290,7 +288,7 @@ static uint64_t add_delayed(explained *e, const served *s, uint64_t from, uint64
                             uint64_t left_ns) {
     const tw_segment *engine = s->segment;
     const uint64_t thread = tw_host_step_thread(&engine->host);
-    if (left_ns < DELAYED_LEAST_NS || thread == 0 || tw_segment_is_elsewhere(&engine->header)) return 0;
+    if (left_ns < TW_SPAN_LEAST_NS || thread == 0 || tw_segment_is_elsewhere(&engine->header)) return 0;
     const uint64_t ns = tw_host_delayed_since(&engine->host, from, to, run_delay_of(e, thread));
     const tw_part part = {.ns = least(since(ns, throttled_ns), left_ns), .cause = TW_DELAY_CPU, .certainty = TW_ESTIMATED};
     if (part.ns > 0) add_engine_part(e, engine, s->source, part);
