@@ -568,6 +568,7 @@ static uint64_t delay_since_newest(const tw_host_track *t, uint64_t from_ns, uin
     tw_host_point newest;
     const uint64_t head = tw_load_acquire(&t->point_head);
     if (head == 0 || !tw_host_track_read(t, head - 1, &newest) || newest.at_ns >= to_ns) return 0;
+    if (newest.run_delay_ns == 0) return 0; /* the engine does not count it: since when the counter grew is not known */
     const uint64_t whole = to_ns - newest.at_ns, before = since(from_ns, newest.at_ns);
     return (uint64_t)((wide)since(run_delay_ns, newest.run_delay_ns) * (whole - before) / whole);
 }

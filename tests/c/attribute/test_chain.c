@@ -571,22 +571,34 @@ static bool wait_for_cpu(uint64_t thread, uint64_t ns) {
     return sched_setaffinity(0, sizeof before, &before) == 0;
 }
 
+/* The calling thread is the engine's: steps with points that counted so much of its waits for a CPU, then a token that the
+ * API process has 200 ms late. */
+static tw_parts explain_sent_by_this_thread(uint64_t counted_ns) {
+    tw_host *host = &of[OF_ENGINE]->host;
+    of[OF_ENGINE]->header.pid_namespace = tw_process_namespace();
+    tw_host_track *t = &host->track[tw_host_take_steps(host, (uint64_t)syscall(SYS_gettid))];
+    uint64_t k0 = 0;
+    for (int i = 0; i < 100; ++i) point(t, k0 = step(0), counted_ns);
+    const uint64_t k1 = step(0);
+    point(t, k1 + 1000, counted_ns);
+    return explain_sent(k0, k1, 200 * MS);
+}
+
 /* A thread that waits for a CPU after its step's end has no point yet when the token arrives. */
 TW_TEST(an_engine_s_thread_that_waits_for_a_cpu_before_it_sends_delays_what_it_sends) {
-    tw_host *host = &of[OF_ENGINE]->host;
     const uint64_t thread = (uint64_t)syscall(SYS_gettid);
     if (!wait_for_cpu(thread, 30 * MS)) return;
-    of[OF_ENGINE]->header.pid_namespace = tw_process_namespace();
-    tw_host_track *t = &host->track[tw_host_take_steps(host, thread)];
     const uint64_t before = tw_thread_run_delay_ns(thread) - 30 * MS;
-    uint64_t k0 = 0;
-    for (int i = 0; i < 100; ++i) point(t, k0 = step(0), before);
-    const uint64_t k1 = step(0);
-    point(t, k1 + 1000, before);
-    const tw_parts p = explain_sent(k0, k1, 200 * MS);
+    const tw_parts p = explain_sent_by_this_thread(before);
     const uint64_t waited = tw_thread_run_delay_ns(thread) - before;
     TW_CHECK(part_of(&p, TW_DELAY_CPU, OF_ENGINE) >= 30 * MS - 2000 && part_of(&p, TW_DELAY_CPU, OF_ENGINE) <= waited);
     TW_CHECK_EQ(200 * MS, part_of(&p, TW_DELAY_CPU, OF_ENGINE) + part_of(&p, TW_DELAY_TRANSPORT, 0));
+}
+
+TW_TEST(an_engine_that_does_not_count_its_waits_for_a_cpu_has_none_before_it_sends) {
+    if (!wait_for_cpu((uint64_t)syscall(SYS_gettid), 30 * MS)) return;
+    const tw_parts p = explain_sent_by_this_thread(0);
+    TW_CHECK_EQ(200 * MS, part_of(&p, TW_DELAY_TRANSPORT, 0));
 }
 
 TW_TEST(the_usual_wait_for_a_cpu_is_no_cause) {
