@@ -246,11 +246,18 @@ static void take_throttled(explained *e, const served *s, uint64_t k0, uint64_t 
     }
 }
 
+/* By how much the token before took longer from the engine to here than this one: what held the engine so long after it
+ * has delayed that one, if any. */
+static uint64_t longer_before(const tw_token_chain *b, const tw_token_chain *t) {
+    return b == NULL ? 0 : since(since(b->recv_ns, b->key_ns), since(t->recv_ns, t->key_ns));
+}
+
 /* (k0, k1] beyond what is typical, what paused it and what this process itself did. Before its own code has made a
  * request, no engine works on it. */
 static void add_engine(explained *e, const served *s, uint64_t k0, uint64_t typical_ns, const tw_charge *d) {
     tw_parts parts = {0};
-    const uint64_t k1 = e->w->token->key_ns, own_ns = add_own_work(e, k1), begun = least(k0 + own_ns, k1);
+    const uint64_t k1 = e->w->token->key_ns, own_ns = add_own_work(e, k1), before = longer_before(e->w->before, e->w->token);
+    const uint64_t begun = least(k0 + most(own_ns, before), k1);
     uint64_t accounted_ns = typical_ns + own_ns;
     if (s->segment == NULL) return;
     for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i) accounted_ns += d->delay[i / TW_CAUSES][i % TW_CAUSES];
@@ -275,11 +282,13 @@ static void add_held_behind(explained *e, held *h) {
 }
 
 /* Of a thread of the engine; read once for the tokens of one batch. */
-static uint64_t run_delay_of(const explained *e, uint64_t thread) {
+static const tw_delay_reading *run_delay_of(const explained *e, const tw_segment *engine, uint64_t thread) {
     tw_delay_reading *r = &e->g->host.engine_delay;
     const uint64_t key = e->w->token->key_ns;
-    if (r->thread != thread || r->key_ns != key) *r = (tw_delay_reading){thread, key, tw_thread_run_delay_ns(thread)};
-    return r->run_delay_ns;
+    if (r->thread == thread && r->key_ns == key) return r;
+    const uint64_t ns = tw_segment_is_elsewhere(&engine->header) ? 0 : tw_thread_run_delay_ns(thread);
+    *r = (tw_delay_reading){thread, key, tw_now_ns(), ns};
+    return r;
 }
 
 /* The engine's thread waited for a CPU between a step's end and what it sends, of which it has no point yet; it was
@@ -288,8 +297,9 @@ static uint64_t add_delayed(explained *e, const served *s, uint64_t from, uint64
                             uint64_t left_ns) {
     const tw_segment *engine = s->segment;
     const uint64_t thread = tw_host_step_thread(&engine->host);
-    if (left_ns < TW_SPAN_LEAST_NS || thread == 0 || tw_segment_is_elsewhere(&engine->header)) return 0;
-    const uint64_t ns = tw_host_delayed_since(&engine->host, from, to, run_delay_of(e, thread));
+    if (left_ns < TW_SPAN_LEAST_NS || thread == 0) return 0;
+    const tw_delay_reading *now = run_delay_of(e, engine, thread);
+    const uint64_t ns = tw_host_delayed_since(&engine->host, &engine->pause, from, to, now);
     const tw_part part = {.ns = least(since(ns, throttled_ns), left_ns), .cause = TW_DELAY_CPU, .certainty = TW_ESTIMATED};
     if (part.ns > 0) add_engine_part(e, engine, s->source, part);
     return part.ns;

@@ -10,7 +10,7 @@
 #define SPANS_LATE_NS (2 * TW_NS_PER_SECOND) /* a ring's spans end in order, but for so much */
 #define MEMORY_SHARE 5                       /* faults count where they took more than one part in so many of the CPU time */
 #define EVIDENCE_SHARE 4                     /* samples of one part in so many of a sleep name all of it */
-#define LEAST_SHARE 16                       /* likewise, where they cover one part in EVIDENCE_SHARE of the whole time */
+#define LEAST_SHARE 16                       /* likewise, of waits that are short and many */
 #define USUAL_SHARE 4 /* of an interval: what is usual is taken from so much beside it, at least */
 #define STRETCHES 4        /* of the points of a thread, of which one at least is usual */
 #define STRETCH_POINTS 16  /* of each, at least */
@@ -39,10 +39,17 @@ typedef struct findings {
     uint64_t stop_from_ns, stop_to_ns; /* the longest stop */
     const tw_host_track *steps; /* whose spans no counter scales: a thread with engine steps; NULL: none */
     uint64_t next_ns;           /* of a ring that is read: when the sampled span after this one begins */
+    uint64_t waits_met;         /* sampled waits; those that follow one another count once */
+    bool is_wait_next;          /* whether that sampled span is such a wait */
     uint64_t point, point_ns, begin_ns, end_ns; /* of find_step(): where it has come to, with which instant; the step */
     sampled_waits waits;
     uint64_t unseen_ns; /* of steps: waits for the interpreter lock of which no sample is */
 } findings;
+
+/* Of a sleep: waits for the interpreter lock, and all others that samples show. */
+typedef struct named_waits {
+    uint64_t gil_ns, others_ns;
+} named_waits;
 
 /* An interval being split. */
 typedef struct split {
@@ -175,10 +182,17 @@ static void note_sampled(findings *f, const tw_host_span *s) {
     else *(kind == TW_SPAN_RUN ? &f->waits.ran_ns : &f->waits.others_ns) += ns;
 }
 
+static void count_wait(findings *f, tw_span_kind kind) {
+    const bool is_wait = kind >= TW_SPAN_IO && kind <= TW_SPAN_SLEEP;
+    if (is_wait && !f->is_wait_next) ++f->waits_met;
+    f->is_wait_next = is_wait;
+}
+
 static void find_one(findings *f, const tw_host_span *s) {
     if (!tw_span_is_of(s, f->track)) return;
     const uint64_t ns = overlap_of(s, f);
     if (tw_span_certainty(s) == TW_SAMPLED) {
+        if (ns > 0) count_wait(f, tw_span_kind_of(s));
         if (f->steps != NULL && ns > 0) note_sampled(f, s);
         f->next_ns = s->from_ns;
     }
@@ -334,14 +348,10 @@ static void split_run_delay(const split *s, const findings *f, uint64_t ns) {
 }
 
 /* The interpreter lock as the loop's clock measured it; the samples name who held it. The rest of the waits by samples. */
-static void split_waits(const split *s, const findings *f, uint64_t ns) {
-    const uint64_t sampled = tw_evidence_sum(&f->seen, TW_SPAN_GIL, TW_SPAN_GIL);
-    const uint64_t others = tw_evidence_sum(&f->seen, TW_SPAN_IO, TW_SPAN_SLEEP);
-    const uint64_t gil = most(sampled, f->gil_measured_ns);
-    const uint64_t gil_share = gil + others == 0 ? 0 : (uint64_t)((wide)ns * gil / (gil + others));
-    if (sampled > 0) deal(s, f, TW_SPAN_GIL, TW_SPAN_GIL, gil_share, 0);
-    else add_plain(s, TW_DELAY_GIL, gil_share);
-    deal(s, f, TW_SPAN_IO, TW_SPAN_SLEEP, ns - gil_share, 0);
+static void split_waits(const split *s, const findings *f, named_waits waits) {
+    if (tw_evidence_sum(&f->seen, TW_SPAN_GIL, TW_SPAN_GIL) > 0) deal(s, f, TW_SPAN_GIL, TW_SPAN_GIL, waits.gil_ns, 0);
+    else add_plain(s, TW_DELAY_GIL, waits.gil_ns);
+    deal(s, f, TW_SPAN_IO, TW_SPAN_SLEEP, waits.others_ns, 0);
 }
 
 /* Waiting for events while the whole process was stopped is none. */
@@ -352,23 +362,33 @@ static uint64_t split_idle(const split *s, findings *f, uint64_t idle_ns) {
     return idle_ns - stopped;
 }
 
-/* Samples meet waits that are short and many less often than code: what ends such a wait ends the watchdog's, too. */
-static bool names_all(const findings *f, uint64_t waits_ns, uint64_t slept_ns, uint64_t busy_ns) {
+/* Samples meet waits that are short and many less often than code: what ends such a wait ends the watchdog's, too. Those
+ * are the sleep where samples cover a part of the whole time, and page faults, which have no samples, are none of it. */
+static bool are_short_and_many(const findings *f, const tw_usage *u, uint64_t waits_ns, uint64_t slept_ns, uint64_t busy_ns) {
     const bool is_covered = waits_ns + sampled_code_ns(f) >= busy_ns / EVIDENCE_SHARE;
-    return waits_ns > 0 && waits_ns >= slept_ns / (is_covered ? LEAST_SHARE : EVIDENCE_SHARE);
+    return is_covered && f->waits_met > 1 && u->major_faults == 0 && waits_ns >= slept_ns / LEAST_SHARE;
 }
 
-/* Evidence of less than a part of a sleep names no more than itself. busy_ns: of the interval, waits for events apart. */
+/* Of a sleep, what evidence names. That of less than a part of it names no more than itself. busy_ns: of the interval,
+ * waits for events apart. */
+static named_waits name_sleep(const findings *f, const tw_usage *u, named_waits seen, uint64_t slept_ns, uint64_t busy_ns) {
+    const uint64_t whole = seen.gil_ns + seen.others_ns;
+    if (whole > 0 && whole >= slept_ns / EVIDENCE_SHARE) seen.gil_ns = (uint64_t)((wide)slept_ns * seen.gil_ns / whole);
+    else if (!are_short_and_many(f, u, seen.others_ns, slept_ns, busy_ns)) return seen;
+    return (named_waits){seen.gil_ns, slept_ns - seen.gil_ns};
+}
+
 static void split_sleep(const split *s, const findings *f, const tw_usage *u, uint64_t busy_ns) {
     const uint64_t gil = most(tw_evidence_sum(&f->seen, TW_SPAN_GIL, TW_SPAN_GIL), f->gil_measured_ns);
-    const uint64_t waits = gil + tw_evidence_sum(&f->seen, TW_SPAN_IO, TW_SPAN_SLEEP);
-    const uint64_t stopped = least(f->stopped_ns, since(u->asleep_ns, waits));
-    const uint64_t named = u->asleep_ns - stopped;
-    const uint64_t shared = names_all(f, waits, named, busy_ns) ? named : waits;
+    const named_waits seen = {gil, tw_evidence_sum(&f->seen, TW_SPAN_IO, TW_SPAN_SLEEP)};
+    const uint64_t stopped = least(f->stopped_ns, since(u->asleep_ns, seen.gil_ns + seen.others_ns));
+    const uint64_t slept = u->asleep_ns - stopped;
+    const named_waits named = name_sleep(f, u, seen, slept, busy_ns);
+    const uint64_t left = slept - named.gil_ns - named.others_ns;
     add_plain(s, TW_DELAY_STOPPED, stopped);
-    split_waits(s, f, shared);
-    if (u->major_faults > 0) add(s, TW_DELAY_MEMORY, TW_ESTIMATED, named - shared, 0, TW_DETAIL_FAULTS, u->major_faults);
-    else add_plain(s, TW_DELAY_UNEXPLAINED, named - shared);
+    split_waits(s, f, named);
+    if (u->major_faults > 0) add(s, TW_DELAY_MEMORY, TW_ESTIMATED, left, 0, TW_DETAIL_FAULTS, u->major_faults);
+    else add_plain(s, TW_DELAY_UNEXPLAINED, left);
 }
 
 /* code: the cause of what ran. Returns the time in which it waited for events. */
@@ -547,7 +567,9 @@ void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t fr
     if (delayed >= TW_SPAN_LEAST_NS) split_run_delay(&s, &f, delayed);
     const uint64_t unseen = has_schedstat(host) ? f.unseen_ns : 0;
     const uint64_t gil = since(tw_evidence_sum(&f.seen, TW_SPAN_GIL, TW_SPAN_GIL) + unseen, paused);
-    const uint64_t of_holder = least(since(throttled_evenly(host, &f), least(f.throttled_ns, delayed)), gil);
+    const uint64_t others = since(throttled_evenly(host, &f), least(f.throttled_ns, delayed));
+    const uint64_t rest = most(since(to_ns - from_ns, delayed), 1); /* the thread ran or slept */
+    const uint64_t of_holder = (uint64_t)((wide)gil * least(others, rest) / rest);
     add(&s, TW_DELAY_THROTTLED, TW_ESTIMATED, of_holder, 0, TW_DETAIL_NONE, 0);
     deal(&s, &f, TW_SPAN_GIL, TW_SPAN_GIL, gil - of_holder, 0);
 }
@@ -563,23 +585,27 @@ uint64_t tw_host_step_thread(const tw_host *host) {
     return track == TW_TRACKS ? 0 : tw_load(&host->track[track].thread);
 }
 
-/* Since the newest point; of what lies before from_ns in proportion. */
-static uint64_t delay_since_newest(const tw_host_track *t, uint64_t from_ns, uint64_t to_ns, uint64_t run_delay_ns) {
+/* Between the newest point and a reading of the counter: of that, what lies in [from_ns, to_ns] in proportion. */
+static uint64_t delay_since_newest(const tw_host_track *t, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns,
+                                   const tw_delay_reading *now) {
     tw_host_point newest;
     const uint64_t head = tw_load_acquire(&t->point_head);
-    if (head == 0 || !tw_host_track_read(t, head - 1, &newest) || newest.at_ns >= to_ns) return 0;
+    if (head == 0 || !tw_host_track_read(t, head - 1, &newest) || newest.at_ns >= to_ns || now->at_ns < to_ns) return 0;
     if (newest.run_delay_ns == 0) return 0; /* the engine does not count it: since when the counter grew is not known */
-    const uint64_t whole = to_ns - newest.at_ns, before = since(from_ns, newest.at_ns);
-    return (uint64_t)((wide)since(run_delay_ns, newest.run_delay_ns) * (whole - before) / whole);
+    const uint64_t paused = paused_in(pauses, newest.at_ns, now->at_ns);
+    const uint64_t delay = since(since(now->run_delay_ns, newest.run_delay_ns), paused);
+    return (uint64_t)((wide)delay * (to_ns - most(from_ns, newest.at_ns)) / (now->at_ns - newest.at_ns));
 }
 
-uint64_t tw_host_delayed_since(const tw_host *host, uint64_t from_ns, uint64_t to_ns, uint64_t run_delay_ns) {
+uint64_t tw_host_delayed_since(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns,
+                               const tw_delay_reading *now) {
     const uint32_t track = step_track(host);
     tw_usage u;
     if (track == TW_TRACKS || from_ns >= to_ns) return 0;
     const tw_host_track *t = &host->track[track];
     tw_host_track_usage(t, from_ns, to_ns, &u);
-    const uint64_t delay = u.run_delay_ns + delay_since_newest(t, from_ns, to_ns, run_delay_ns);
+    const uint64_t counted = since(u.run_delay_ns, paused_in(pauses, from_ns, to_ns));
+    const uint64_t delay = counted + delay_since_newest(t, pauses, from_ns, to_ns, now);
     return since(delay, usual_delay(t, from_ns, to_ns, u.run_delay_ns));
 }
 

@@ -62,16 +62,21 @@ static uint64_t warm(void) {
     return key;
 }
 
-/* Of a token whose engine's stamps are k0 and k1, and which came so much later than usual. */
-static tw_parts explain_sent(uint64_t k0, uint64_t k1, uint64_t late) {
-    const tw_token_chain before = {k0, k0 + 1000, k0 + 2000}, token = {k1, k1 + 1000 + late, k1 + 2000 + late};
-    const tw_wait w = {.phase = TW_PHASE_ITL, .from_ns = k0 + 3000, .to_ns = k1 + 3000 + late, .typical_ns = STEP,
-                       .track = -1, .before = &before, .token = &token};
+/* Of a token that is sent 1 us after it was processed, as the one before. */
+static tw_parts explain_chain(const tw_token_chain *before, const tw_token_chain *token) {
+    const tw_wait w = {.phase = TW_PHASE_ITL, .from_ns = before->processed_ns + 1000, .to_ns = token->processed_ns + 1000,
+                       .typical_ns = STEP, .track = -1, .before = before, .token = token};
     const tw_charge d = {0};
     tw_parts parts;
     TW_CHECK(tw_wait_explain(of[API], (tw_served_by){.peer_set = peers, .engine = ENGINE}, &w, &d, true, &parts));
-    TW_CHECK_EQ(k1 - k0 + late - STEP, tw_parts_sum(&parts));
+    TW_CHECK_EQ(token->processed_ns - before->processed_ns - STEP, tw_parts_sum(&parts));
     return parts;
+}
+
+/* Of a token whose engine's stamps are k0 and k1, and which came so much later than usual. */
+static tw_parts explain_sent(uint64_t k0, uint64_t k1, uint64_t late) {
+    const tw_token_chain before = {k0, k0 + 1000, k0 + 2000}, token = {k1, k1 + 1000 + late, k1 + 2000 + late};
+    return explain_chain(&before, &token);
 }
 
 static tw_parts explain(uint64_t k0, uint64_t k1) { return explain_sent(k0, k1, 0); }
@@ -189,6 +194,16 @@ TW_TEST(an_engine_that_is_stopped_before_it_sends_delays_what_it_sends) {
     TW_CHECK_EQ(51 * MS, part_of(&p, TW_DELAY_TRANSPORT, 0));
 }
 
+/* Until the token before was received the stop delayed that one, and the step has gone on since. */
+TW_TEST(a_stop_that_delayed_the_token_before_delays_the_next_one_by_the_rest) {
+    const uint64_t k0 = warm(), k1 = step(100 * MS + 40 * MS), received = k0 + 70 * MS;
+    stop(OF_ENGINE, k0 + MS, k0 + 100 * MS);
+    const tw_token_chain before = {k0, received, received + 1000}, token = {k1, k1 + 1000, k1 + 2000};
+    const tw_parts p = explain_chain(&before, &token);
+    TW_CHECK_NEAR(30e6, part_of(&p, TW_DELAY_STOPPED, OF_ENGINE), 1e5);
+    TW_CHECK_NEAR(40e6, part_of(&p, TW_DELAY_DEVICE, OF_ENGINE), 1e5);
+}
+
 TW_TEST(a_process_that_tokens_pass_through_delays_them_while_it_is_stopped) {
     const uint64_t k0 = warm(), k1 = step(0);
     stop(BEHIND, k1 + MS, k1 + 150 * MS);
@@ -292,10 +307,10 @@ TW_TEST(a_wait_for_the_interpreter_lock_while_the_process_is_throttled_is_the_qu
     (void)thread_with_steps();
     const uint64_t k0 = warm(), k1 = step(80 * MS);
     sampled(TW_SPAN_GIL, k1 - 80 * MS, k1);
-    throttled(OF_ENGINE, k0, k1, 120 * MS);
+    throttled(OF_ENGINE, k0, k1, 120 * MS); /* of 90 ms 60 on each CPU */
     const tw_parts p = explain(k0, k1);
-    TW_CHECK_EQ(60 * MS, part_of(&p, TW_DELAY_THROTTLED, OF_ENGINE));
-    TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_GIL, OF_ENGINE));
+    TW_CHECK_NEAR(53.3e6, part_of(&p, TW_DELAY_THROTTLED, OF_ENGINE), 1e5);
+    TW_CHECK_NEAR(26.7e6, part_of(&p, TW_DELAY_GIL, OF_ENGINE), 1e5);
 }
 
 /* One more step, of 90 ms, in which it sleeps for 71. */
@@ -578,6 +593,7 @@ static tw_parts explain_sent_by_this_thread(uint64_t counted_ns) {
     of[OF_ENGINE]->header.pid_namespace = tw_process_namespace();
     tw_host_track *t = &host->track[tw_host_take_steps(host, (uint64_t)syscall(SYS_gettid))];
     uint64_t k0 = 0;
+    now = tw_now_ns() - 202 * MS - 101 * STEP; /* the token has come by the time that the thread's counter is read */
     for (int i = 0; i < 100; ++i) point(t, k0 = step(0), counted_ns);
     const uint64_t k1 = step(0);
     point(t, k1 + 1000, counted_ns);
@@ -591,7 +607,7 @@ TW_TEST(an_engine_s_thread_that_waits_for_a_cpu_before_it_sends_delays_what_it_s
     const uint64_t before = tw_thread_run_delay_ns(thread) - 30 * MS;
     const tw_parts p = explain_sent_by_this_thread(before);
     const uint64_t waited = tw_thread_run_delay_ns(thread) - before;
-    TW_CHECK(part_of(&p, TW_DELAY_CPU, OF_ENGINE) >= 30 * MS - 2000 && part_of(&p, TW_DELAY_CPU, OF_ENGINE) <= waited);
+    TW_CHECK(part_of(&p, TW_DELAY_CPU, OF_ENGINE) > 0 && part_of(&p, TW_DELAY_CPU, OF_ENGINE) <= waited);
     TW_CHECK_EQ(200 * MS, part_of(&p, TW_DELAY_CPU, OF_ENGINE) + part_of(&p, TW_DELAY_TRANSPORT, 0));
 }
 

@@ -179,24 +179,78 @@ TW_TEST(a_short_sample_names_no_long_sleep) {
     TW_CHECK_EQ(95 * MS, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
 }
 
-TW_TEST(a_read_that_samples_rarely_met_names_the_sleep_of_a_stall_that_they_cover) {
-    busy(30 * MS, 3 * MS); /* asleep 67: samples come with the interrupts that end a wait for a disk */
+/* In [10, 110] ms: samples come with the interrupts that end a wait for a disk. */
+static void waits_among_code(void) {
     for (uint64_t from = 10; from < 110; from += 25) {
         span(TW_SPAN_RUN, (from + 3) * MS, (from + 15) * MS, name("write"), 0);
         span(TW_SPAN_IO, (from + 18) * MS, (from + 20) * MS, name("fsync"), 74);
     }
+}
+
+TW_TEST(a_read_that_samples_rarely_met_names_the_sleep_of_a_stall_that_they_cover) {
+    busy(30 * MS, 3 * MS); /* asleep 67 */
+    waits_among_code();
     const tw_parts p = split(10 * MS, 110 * MS, 0);
     TW_CHECK_EQ(67 * MS, part_of(&p, TW_DELAY_IO, name("fsync")));
     TW_CHECK_EQ(0, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
 }
 
+TW_TEST(it_names_no_sleep_in_page_faults) {
+    const tw_host_point last = {.at_ns = 110 * MS, .cpu_ns = 30 * MS, .run_delay_ns = 3 * MS, .major_faults = 40};
+    point(10 * MS, 0, 0, 0, 0);
+    tw_host_track_add(&host->track[0], &last);
+    waits_among_code();
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(8 * MS, part_of(&p, TW_DELAY_IO, name("fsync")));
+    TW_CHECK_EQ(59 * MS, part_of(&p, TW_DELAY_MEMORY, 0));
+}
+
+TW_TEST(it_makes_no_wait_for_the_interpreter_lock_longer) {
+    busy(30 * MS, 3 * MS);
+    waits_among_code();
+    const tw_host_span lock = {0, 30 * MS, 34 * MS, tw_span_what(TW_SPAN_GIL, 0, TW_MEASURED), 0, 0, {0, 0}};
+    tw_span_add(&host->by_loop, &lock);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(4 * MS, part_of(&p, TW_DELAY_GIL, 0));
+    TW_CHECK_EQ(63 * MS, part_of(&p, TW_DELAY_IO, name("fsync")));
+}
+
 TW_TEST(one_short_wait_among_samples_of_code_names_no_long_sleep) {
     busy(30 * MS, 3 * MS);
     span(TW_SPAN_RUN, 10 * MS, 60 * MS, name("write"), 0);
-    span(TW_SPAN_IO, 61 * MS, 63 * MS, name("fsync"), 74);
+    span(TW_SPAN_IO, 61 * MS, 64 * MS, name("fsync"), 74);
+    span(TW_SPAN_IO, 64 * MS, 67 * MS, name("fsync"), 74);
     const tw_parts p = split(10 * MS, 110 * MS, 0);
-    TW_CHECK_EQ(2 * MS, part_of(&p, TW_DELAY_IO, name("fsync")));
-    TW_CHECK_EQ(65 * MS, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
+    TW_CHECK_EQ(6 * MS, part_of(&p, TW_DELAY_IO, name("fsync")));
+    TW_CHECK_EQ(61 * MS, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
+}
+
+/* Points at 100 and 200 ms of a thread with steps, which had waited 5 ms by then; its counter is read later. */
+static uint64_t delayed_since(uint64_t counted_ns, tw_delay_reading now) {
+    const int track = tw_host_take_steps(host, 1234);
+    TW_REQUIRE(track == 0);
+    point(100 * MS, 0, counted_ns, 0, 0);
+    point(200 * MS, 0, counted_ns, 0, 0);
+    return tw_host_delayed_since(host, pauses, 200 * MS, 240 * MS, &now);
+}
+
+TW_TEST(what_a_thread_waits_for_a_cpu_since_its_newest_point) {
+    TW_CHECK_EQ(30 * MS, delayed_since(5 * MS, (tw_delay_reading){1234, 1, 240 * MS, 35 * MS}));
+}
+
+TW_TEST(what_it_waits_is_spread_evenly_up_to_the_reading) {
+    TW_CHECK_EQ(15 * MS, delayed_since(5 * MS, (tw_delay_reading){1234, 1, 280 * MS, 35 * MS}));
+}
+
+TW_TEST(what_it_waits_in_a_pause_of_its_process_is_that_pause_s) {
+    tw_pause_begin(pauses, TW_CAUSE_GC2, 205 * MS);
+    tw_pause_end(pauses, 225 * MS, NULL, NULL);
+    TW_CHECK_EQ(10 * MS, delayed_since(5 * MS, (tw_delay_reading){1234, 1, 240 * MS, 35 * MS}));
+}
+
+TW_TEST(what_it_waits_is_not_known_without_both_counters) {
+    TW_CHECK_EQ(0, delayed_since(0, (tw_delay_reading){1234, 1, 240 * MS, 35 * MS}));
+    TW_CHECK_EQ(0, tw_host_delayed_since(host, pauses, 200 * MS, 240 * MS, &(tw_delay_reading){1234, 1, 240 * MS, 0}));
 }
 
 TW_TEST(a_stopped_process) {

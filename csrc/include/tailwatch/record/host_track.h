@@ -138,9 +138,9 @@ typedef struct tw_host_facts {
     uint64_t cpus;                       /* that the process may run on; 0: not known */
 } tw_host_facts;
 
-/* What a thread of another process was runnable for so far, as it was read for tokens with one stamp of their engine. */
+/* What a thread of another process was runnable for until at_ns, as it was read for tokens with one stamp of their engine. */
 typedef struct tw_delay_reading {
-    uint64_t thread, key_ns, run_delay_ns;
+    uint64_t thread, key_ns, at_ns, run_delay_ns; /* run_delay_ns 0: not known */
 } tw_delay_reading;
 
 typedef struct tw_host {
