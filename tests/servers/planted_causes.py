@@ -42,7 +42,7 @@ OBJECTS = 2_000_000  # of the heap that is collected: so that it takes about as 
 TURNS = 3
 SOON_SECONDS = 0.05  # after the first of two plants: the second may still delay the same token
 CLEAR_SECONDS = 0.02  # so late is a token that is judged: no slice of the machine's other work
-PREEMPTED_SECONDS = 0.4  # so late, at least, is one whose request waits for a place in the KV cache
+WAITING_SECONDS = 0.4  # so late, at least, is one that waits for a place in the KV cache, or for its client to read
 OTHERS = ("cpu", "device", "own_prefill")  # waits for a CPU, and what a run without plants may have
 ASYNC_STEP = "step_with_batch_queue"
 WORD_TOKENS = 5  # of "word" and a space
@@ -235,6 +235,11 @@ def largest_of(gap: SlowGap, count: int, own: set[str]) -> list[str]:
     return sorted(sums, key=sums.__getitem__, reverse=True)[:count]
 
 
+def clear_seconds(plants: list[Plant]) -> float:
+    """How late a token is, at least, that is judged. A client that does not read delays none while its buffers fill."""
+    return WAITING_SECONDS if any(plant.order[0] == "client" for plant in plants) else CLEAR_SECONDS
+
+
 def account(found: Round, plants: list[Plant]) -> dict[str, Any]:
     """Of the late tokens that the plants explain. first: the share whose largest cause is of a plant; named: whose
     function is; explained: of their lateness, but for ``device`` where that is not the plant's; charged: to the plants'
@@ -245,7 +250,7 @@ def account(found: Round, plants: list[Plant]) -> dict[str, Any]:
     tokens = [
         gap
         for gap in found.late
-        if gap.gap - gap.typical >= CLEAR_SECONDS
+        if gap.gap - gap.typical >= clear_seconds(plants)
         and all(interval.overlap(gap) > CLEAR_SECONDS / 2 for interval in found.intervals)
     ]
     n = max(len(tokens), 1)
@@ -407,7 +412,7 @@ def preempted(it: Running, kind: Kind) -> Iterator[tuple[str, dict[str, Any]]]:
     that waits for a place is judged; the first one waits for its own prefill."""
     play(it, "warm", None, tokens=30)
     found = play(it, "preempted", lambda: request(it, "victim", VICTIM, 300), tokens_of(kind, SMALL), other="victim")
-    late = [gap for gap in found.late if gap.phase == "itl" and gap.gap - gap.typical >= PREEMPTED_SECONDS]
+    late = [gap for gap in found.late if gap.phase == "itl" and gap.gap - gap.typical >= WAITING_SECONDS]
     found = found._replace(late=late)
     yield "preempted", account(found, [Plant("engine", ("", 0), ("preempted", "queued"))])
 
