@@ -169,8 +169,8 @@ class SchedulerSteps:
         """Requests that were stamped here, for want of a front end that does."""
     def around(self, what: str, method: Callable[..., Any], view: Callable[..., Any] | None = None, /) -> Any:
         """A callable that stands for a method of the scheduler: "schedule", "dispatch", "get_grammar_bitmask",
-        "update_from_output", "process_result", "await_result", "add_request", "finish_requests" or "send". Raises
-        ValueError for another. view(args, kwargs, result), where the objects are not vLLM's: of a schedule or a
+        "update_from_output", "process_result", "await_result", "prepare", "add_request", "finish_requests" or "send".
+        Raises ValueError for another. view(args, kwargs, result), where the objects are not vLLM's: of a schedule or a
         dispatch the batch, None for none; of an update (batch, model output, {0: outputs}); of add_request the
         request, None for none; of finish_requests the ids; that of a send is called before it, within an update."""
     def answered(self) -> int:

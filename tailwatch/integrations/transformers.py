@@ -162,6 +162,11 @@ def _model_of(manager: Any) -> str:
 
 PARTS = (
     Part("prepare_next_batch", "schedule", view="prepared"),
+    Part(
+        "inputs_and_outputs.prepare_batch_tensors",
+        "prepare",
+        without="what a prompt's inputs take to prepare counts as the schedule",
+    ),
     Part("update_batch", "process_result", view="updated"),
     Part(
         "inputs_and_outputs.prepare_batch_update",

@@ -78,6 +78,10 @@ class IOs:
         self.requests_in_batch: list[Any] = []
         self.sleeps = sleeps
 
+    def prepare_batch_tensors(self, requests_in_batch: list[Any]) -> None:
+        time.sleep(self.sleeps.get("inputs", 0.0))
+        self.requests_in_batch = requests_in_batch
+
     def prepare_batch_update(self) -> None:
         time.sleep(self.sleeps.get("device", 0.0))
 
@@ -110,8 +114,10 @@ class Processor:
             tokens = state.take(self.room)
             future = SimpleNamespace(state=state, query_length=tokens, has_new_token=not state.left)
             batch.append(future if self.age != "4.57" else state)
-        holder: Any = getattr(self, "inputs_and_outputs", self)
-        holder.requests_in_batch = batch
+        if self.age == "4.57":
+            self.requests_in_batch = batch
+        else:
+            self.inputs_and_outputs.prepare_batch_tensors(requests_in_batch=batch)
         return bool(batch)
 
     def update_batch(self) -> None:
@@ -177,10 +183,12 @@ def test_a_prompt_in_chunks_beside_one_that_decodes(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("where", "part"), [("schedule", "schedule"), ("forward", "wait"), ("device", "wait"), ("update", "update")]
+    ("where", "part"),
+    [("schedule", "schedule"), ("inputs", "dispatch"), ("forward", "wait"), ("device", "wait"), ("update", "update")],
 )
 def test_time_is_the_part_s_in_which_it_was_spent(monkeypatch: pytest.MonkeyPatch, where: str, part: str) -> None:
-    """The device is waited for in the forward, and where results are fetched."""
+    """A batch's inputs take longer with a long prompt, as the device does, and the scheduler does not. The device is
+    waited for in the forward, and where results are fetched."""
     manager, steps, _ = followed(monkeypatch, "5.24")
     manager.batch_processor.sleeps[where] = 0.05
     for _ in range(5):
@@ -188,6 +196,21 @@ def test_time_is_the_part_s_in_which_it_was_spent(monkeypatch: pytest.MonkeyPatc
     found = [each.parts for each in steps()[-5:]]
     assert all(lengths[part] >= 0.05 for lengths in found)
     assert min(sum(lengths.values()) - lengths[part] for lengths in found) < 0.025  # more may be the load
+
+
+def test_a_prompt_that_is_prepared_in_a_step_is_known_in_that_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The asynchronous loop prepares the batch with the prompt before it has the results of the batch before."""
+    manager, steps, watch = followed(monkeypatch, "5.24")
+    processor = manager.batch_processor
+    processor.use_async_batching = True
+    processor.prepare_next_batch()
+    processor.scheduler.add_waiting_request(State("5.24", "long", 70))
+    processor.prepare_next_batch()
+    processor.update_batch()
+    processor.update_batch()
+    ring = StepRecords(watch.core.address)._ring
+    begun = [ring.step[(ring.head + i) % len(ring.step)].next_prefill_tokens for i in (-2, -1)]
+    assert [(s.prefill_tokens, n) for s, n in zip(steps()[-2:], begun, strict=True)] == [(0, 70), (70, 0)]
 
 
 def test_where_results_are_fetched_is_not_seen_before_5_3(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ typedef enum {
     AROUND_UPDATE,
     AROUND_PROCESS,           /* an update that waits for the device itself, */
     AROUND_RESULT,            /* and what waits in it; where that is not seen, all of the update counts as the wait */
+    AROUND_PREPARE,           /* within a schedule: its batch is handed to the device from there on */
     AROUND_ADD,
     AROUND_FINISH,
     AROUND_KV_MATCHED,        /* of its KV connector */
@@ -55,11 +56,11 @@ typedef enum {
     AROUNDS
 } around_what;
 static const char *const around_names[] = {"schedule", "dispatch", "get_grammar_bitmask", "update_from_output",
-                                           "process_result", "await_result", "add_request", "finish_requests",
+                                           "process_result", "await_result", "prepare", "add_request", "finish_requests",
                                            "get_num_new_matched_tokens", "update_state_after_alloc", "send"};
 /* What goes on once it is entered, of parts of a step. */
 static const tw_step_part around_parts[] = {TW_PART_SCHEDULE, TW_PART_DISPATCH, TW_PART_GRAMMAR, TW_PART_UPDATE,
-                                            TW_PART_WAIT, TW_PART_WAIT};
+                                            TW_PART_WAIT, TW_PART_WAIT, TW_PART_DISPATCH};
 /* Whether a method is a part of a step. */
 static bool is_part(around_what what) { return what < AROUND_ADD; }
 static bool is_of_kv(around_what what) { return what == AROUND_KV_MATCHED || what == AROUND_KV_LOADS; }
@@ -202,7 +203,12 @@ static void leave_rest(AroundObject *self, PyObject *batch, uint64_t entered, ui
         return;
     }
     divide(steps, now);
-    steps->next = self->what == AROUND_GRAMMAR ? TW_PART_WAIT : TW_PART_UPDATE;
+    if (self->what != AROUND_PREPARE) steps->next = self->what == AROUND_GRAMMAR ? TW_PART_WAIT : TW_PART_UPDATE;
+}
+
+/* Whether the call hands a batch to the device, by itself or by what was prepared in it. */
+static bool dispatches(const AroundObject *self) {
+    return self->what == AROUND_DISPATCH || (self->what == AROUND_SCHEDULE && self->steps->next == TW_PART_DISPATCH);
 }
 
 static void leave_request(AroundObject *self, PyObject *seen, uint64_t now) {
@@ -251,8 +257,9 @@ static __attribute__((noinline)) void leave_viewed(AroundObject *self, PyObject 
         leave_update(self->steps, &a, entered, now);
         self->steps->dispatched = NULL;
     } else if (is_part(self->what)) {
+        const bool is_dispatched = dispatches(self);
         leave_rest(self, seen, entered, now);
-        if (self->what == AROUND_DISPATCH) {
+        if (is_dispatched) {
             self->steps->dispatched = seen;
             step_read_next(&self->steps->reader, seen, &self->steps->begun);
         }

@@ -167,8 +167,14 @@ SYMBOLS: dict[str, tuple[Symbol, ...]] = {
         Symbol(
             "ContinuousBatchProcessor", _CB, fields=("requests_in_batch", "inputs_and_outputs", "use_async_batching")
         ),
-        Symbol("ContinuousBatchingIOs", _CB, fields=("requests_in_batch", "prepare_batch_update")),
-        Symbol("ContinuousBatchingAsyncIOs", _CB, fields=("io_pairs", "current_pair", "prepare_batch_update")),
+        Symbol(
+            "ContinuousBatchingIOs", _CB, fields=("requests_in_batch", "prepare_batch_update", "prepare_batch_tensors")
+        ),
+        Symbol(
+            "ContinuousBatchingAsyncIOs",
+            _CB,
+            fields=("io_pairs", "current_pair", "prepare_batch_update", "prepare_batch_tensors"),
+        ),
         Symbol("HostDeviceIOPair", _CB, fields=("host_io",)),
         Symbol("FutureRequestState", _CB, fields=("state", "has_new_token", "query_length")),
         Symbol(
@@ -322,7 +328,8 @@ def field(node: ast.ClassDef, name: str) -> str | None:
         )
         for target in (one for some in assigned for one in getattr(some, "elts", [some])):
             own = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
-            if (own and target.attr == name) or (isinstance(target, ast.Name) and target.id == name):  # type: ignore[attr-defined]
+            of_class = isinstance(target, ast.Name) and each in node.body  # a method's variables are no fields
+            if (own and target.attr == name) or (of_class and target.id == name):  # type: ignore[attr-defined]
                 return ast.unparse(each)[:MOST_EXTRACT]
         if isinstance(each, ast.FunctionDef) and each.name == name:
             return f"def {name}({ast.unparse(each.args)})"[:MOST_EXTRACT]
