@@ -75,6 +75,18 @@ uint64_t tw_stop_note(tw_host *host, uint64_t now_ns) {
     return from;
 }
 
+uint64_t tw_stop_note_waiting(tw_host *host, uint32_t track, uint64_t waits_since_ns, uint64_t now_ns) {
+    const uint64_t stopped = tw_stop_note(host, now_ns);
+    const uint64_t used = since(tw_process_cpu_ns(), tw_load(&host->watchdog_process_cpu_ns));
+    const uint64_t from = most(tw_load(&host->watchdog_turn_ns), waits_since_ns) + used;
+    if (stopped == 0) return 0;
+    if (from >= stopped) return most(stopped, waits_since_ns);
+    const tw_host_span span = {0, from, stopped, tw_span_what(TW_SPAN_SILENCE, track, TW_ESTIMATED), 0,
+                               TW_SILENCE_STOPPED, {0, 0}};
+    tw_span_add(&host->by_loop, &span);
+    return from;
+}
+
 void tw_stop_note_of(tw_host *host, uint32_t track, uint64_t now_ns) {
     const tw_host_track *t = &host->track[track];
     const uint64_t head = tw_load_acquire(&t->point_head);

@@ -185,10 +185,10 @@ void loop_clock_waits(const loop_clock *clock, uint64_t now_ns) {
 /* The whole process stood still while the loop waited: what it waited for may have been there since the watchdog's
  * turn. */
 static void note_stop(const loop_clock *clock, uint64_t began_ns, uint64_t now_ns) {
-    const uint64_t from = tw_stop_note(host_of(clock->core), now_ns), stopped = most(from, began_ns);
+    const uint64_t from = tw_stop_note_waiting(host_of(clock->core), clock->number, began_ns, now_ns);
     if (from == 0) return;
-    tw_store(&clock->track->slept_until_ns, stopped);
-    tw_stall_record_stop(clock->core->segment, now_ns - stopped);
+    tw_store(&clock->track->slept_until_ns, from);
+    tw_stall_record_stop(clock->core->segment, now_ns - from);
 }
 
 /* A point, and with it how long the thread was runnable before its wait ended. */

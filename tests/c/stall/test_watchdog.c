@@ -52,6 +52,31 @@ TW_TEST(a_stop_is_recorded_once_before_the_watchdog_wakes) {
     free(host);
 }
 
+/* The watchdog sleeps for 40 ms where little of its budget is left. */
+TW_TEST(a_loop_that_waited_stood_still_since_it_waits_or_since_the_watchdogs_turn) {
+    tw_host *host = calloc(1, sizeof *host);
+    tw_host_span s;
+    TW_REQUIRE(host != NULL);
+    const uint64_t now = tw_now_ns(), turn = now - 100 * MS;
+    const uint32_t track = (uint32_t)tw_host_take(host, 50);
+    tw_store(&host->watchdog_turn_ns, turn);
+    tw_store(&host->watchdog_due_ns, turn + 40 * MS);
+    tw_store(&host->watchdog_process_cpu_ns, tw_process_cpu_ns());
+    TW_CHECK_EQ(0, tw_stop_note_waiting(host, track, turn, turn + 42 * MS));
+    TW_CHECK_EQ(turn + 35 * MS, tw_stop_note_waiting(host, track, turn + 35 * MS, now)); /* it began to wait in the stop's span */
+    TW_CHECK_EQ(1, host->by_loop.head);
+    const uint64_t from = tw_stop_note_waiting(host, track, turn + 7 * MS, now);
+    TW_CHECK(from >= turn + 7 * MS && from < turn + 12 * MS);
+    TW_CHECK_EQ(2, host->by_loop.head); /* that of the process once */
+    TW_REQUIRE(tw_span_read(&host->by_loop, 1, &s));
+    TW_CHECK_EQ(from, s.from_ns);
+    TW_CHECK_EQ(turn + 30 * MS, s.to_ns);
+    TW_CHECK(tw_span_is_of(&s, track) && !tw_span_is_of(&s, track + 1) && s.detail == TW_SILENCE_STOPPED);
+    const uint64_t earlier = tw_stop_note_waiting(host, track, turn - 300 * MS, now); /* nothing is known of before the turn */
+    TW_CHECK(earlier >= turn && earlier < turn + 5 * MS);
+    free(host);
+}
+
 TW_TEST(a_process_that_was_throttled_was_not_stopped) {
     tw_host *host = calloc(1, sizeof *host);
     TW_REQUIRE(host != NULL);
