@@ -5,6 +5,7 @@
 
 #include "base/arithmetic.h"
 #include "tailwatch/attribute/engine_split.h"
+#include "tailwatch/attribute/host_held.h"
 #include "tailwatch/attribute/host_split.h"
 #include "tailwatch/attribute/last_rank.h"
 #include "tailwatch/base/atomic.h"

@@ -7,6 +7,8 @@
 
 #include "tailwatch/record/host_track.h"
 
+#include <stdbool.h>
+
 /* Kinds beside tw_span_kind: a handle of the request, a sample in the context of the code that runs now. */
 #define TW_OWN_HANDLE TW_SPAN_KINDS
 #define TW_OWN_RUN (TW_SPAN_KINDS + 1)
@@ -24,6 +26,9 @@ typedef struct tw_evidence_table {
     uint32_t n;
     tw_evidence of[TW_EVIDENCE];
 } tw_evidence_table;
+
+/* Samples of code. */
+static inline bool tw_evidence_is_sample(tw_span_kind kind) { return kind == TW_SPAN_RUN || kind == TW_OWN_RUN; }
 
 /* Adds it to what is the same, or as one more. Where no place is left it joins the smallest of its kind; the first of a
  * kind takes the smallest place of those that have another of their own kind, which what was there joins. */

@@ -90,6 +90,10 @@ void tw_parts_add(tw_parts *to, const tw_part *part) {
     else squeeze(to, part);
 }
 
+void tw_parts_measured(tw_parts *to, int cause, uint64_t ns) {
+    tw_parts_add(to, &(tw_part){.ns = ns, .cause = (uint8_t)cause, .certainty = TW_MEASURED});
+}
+
 uint64_t tw_parts_sum(const tw_parts *parts) {
     uint64_t ns = 0;
     for (uint32_t i = 0; i < parts->n; i++) ns += parts->part[i].ns;

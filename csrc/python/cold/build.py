@@ -21,6 +21,7 @@ from cffi import FFI
 FOLDERS = ("aggregate", "export", "trace")
 HEADERS = (
     "attribute/engine_split.h",
+    "attribute/host_held.h",
     "attribute/host_split.h",
     "attribute/parts.h",
     "base/buffer.h",

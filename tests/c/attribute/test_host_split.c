@@ -225,34 +225,6 @@ TW_TEST(one_short_wait_among_samples_of_code_names_no_long_sleep) {
     TW_CHECK_EQ(61 * MS, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
 }
 
-/* Points at 100 and 200 ms of a thread with steps, which had waited 5 ms by then; its counter is read later. */
-static uint64_t delayed_since(uint64_t counted_ns, tw_delay_reading now) {
-    const int track = tw_host_take_steps(host, 1234);
-    TW_REQUIRE(track == 0);
-    point(100 * MS, 0, counted_ns, 0, 0);
-    point(200 * MS, 0, counted_ns, 0, 0);
-    return tw_host_delayed_since(host, pauses, 200 * MS, 240 * MS, &now);
-}
-
-TW_TEST(what_a_thread_waits_for_a_cpu_since_its_newest_point) {
-    TW_CHECK_EQ(30 * MS, delayed_since(5 * MS, (tw_delay_reading){1234, 1, 240 * MS, 35 * MS}));
-}
-
-TW_TEST(what_it_waits_is_spread_evenly_up_to_the_reading) {
-    TW_CHECK_EQ(15 * MS, delayed_since(5 * MS, (tw_delay_reading){1234, 1, 280 * MS, 35 * MS}));
-}
-
-TW_TEST(what_it_waits_in_a_pause_of_its_process_is_that_pause_s) {
-    tw_pause_begin(pauses, TW_CAUSE_GC2, 205 * MS);
-    tw_pause_end(pauses, 225 * MS, NULL, NULL);
-    TW_CHECK_EQ(10 * MS, delayed_since(5 * MS, (tw_delay_reading){1234, 1, 240 * MS, 35 * MS}));
-}
-
-TW_TEST(what_it_waits_is_not_known_without_both_counters) {
-    TW_CHECK_EQ(0, delayed_since(0, (tw_delay_reading){1234, 1, 240 * MS, 35 * MS}));
-    TW_CHECK_EQ(0, tw_host_delayed_since(host, pauses, 200 * MS, 240 * MS, &(tw_delay_reading){1234, 1, 240 * MS, 0}));
-}
-
 TW_TEST(a_stopped_process) {
     busy(1 * MS, 1 * MS);
     span(TW_SPAN_SILENCE, 9 * MS, 112 * MS, 0, TW_SILENCE_STOPPED);

@@ -15,6 +15,9 @@ TW_BEGIN_C
  * the smallest of all makes room, and what it was becomes unexplained. */
 void tw_parts_add(tw_parts *to, const tw_part *part);
 
+/* Adds a measured part of which no more than its cause is known. */
+void tw_parts_measured(tw_parts *to, int cause, uint64_t ns);
+
 /* The sum of all parts, ns. */
 uint64_t tw_parts_sum(const tw_parts *parts);
 
