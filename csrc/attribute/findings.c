@@ -5,6 +5,7 @@
 #include "tailwatch/stall/watchdog.h"
 
 #define SPANS_LATE_NS (2 * TW_NS_PER_SECOND) /* a ring's spans end in order, but for so much */
+#define WAKE_UP_SHARE 20 /* of a wait for the interpreter lock its wake-ups take one part in so many, at most */
 
 /* ---- steps ---- */
 
@@ -75,6 +76,10 @@ static uint64_t gil_ns(const tw_findings *f, const tw_host_span *s, uint64_t ns)
     return ns - since(least(least(s->to_ns, f->to_ns), f->stop_to_ns), most(most(s->from_ns, f->from_ns), f->stop_from_ns));
 }
 
+typedef struct step_time {
+    uint64_t slept_ns, cpu_ns;
+} step_time;
+
 /* On CPU, or runnable. */
 static uint64_t busy_between(const tw_host_point *p, const tw_host_point *q) {
     return since(q->cpu_ns, p->cpu_ns) + tw_host_delay_between(p, q);
@@ -85,23 +90,26 @@ static uint64_t slept_in(const tw_host_point *p, const tw_host_point *q) {
     return since(q->at_ns - most(q->wake_ns, p->at_ns), busy_between(p, q));
 }
 
-/* What steps of the kind that ended with point n sleep on average, that one apart. */
-static uint64_t usual_sleep(const tw_host_track *t, uint64_t number) {
+/* What steps of the kind that ended with point n sleep, and compute, on average, that one apart. */
+static step_time usual_time(const tw_host_track *t, uint64_t number) {
     tw_host_point q, p;
-    uint64_t ns = 0, steps = 0, n = tw_load_acquire(&t->point_head);
-    if (!tw_host_track_read(t, number, &q)) return 0;
+    step_time sum = {0, 0};
+    uint64_t steps = 0, n = tw_load_acquire(&t->point_head);
+    if (!tw_host_track_read(t, number, &q)) return sum;
     const uint64_t step = q.step;
-    if (n == 0 || !tw_host_track_read(t, --n, &q)) return 0;
+    if (n == 0 || !tw_host_track_read(t, --n, &q)) return sum;
     for (; n > 0 && tw_host_track_read(t, n - 1, &p); --n, q = p) {
         if (q.step != step || n == number) continue;
-        ns += slept_in(&p, &q);
+        sum.slept_ns += slept_in(&p, &q);
+        sum.cpu_ns += since(q.cpu_ns, p.cpu_ns);
         ++steps;
     }
-    return steps == 0 ? 0 : ns / steps;
+    return steps == 0 ? sum : (step_time){sum.slept_ns / steps, sum.cpu_ns / steps};
 }
 
 /* A step slept for no other reason than its samples show, and in that proportion: what they miss of its waits. What they
- * saw it run for beyond its counters was stolen. */
+ * saw it run for beyond its counters was stolen. What it computed beyond the usual and they did not see are its wake-ups:
+ * a thread that waits for the lock asks for it each 5 ms. */
 static void close_step(tw_findings *f) {
     const tw_sampled_waits w = f->waits;
     tw_host_point begin, end;
@@ -111,9 +119,12 @@ static void close_step(tw_findings *f) {
     const uint64_t stopped = since(least(f->stop_to_ns, to), most(f->stop_from_ns, from));
     const uint64_t busy = busy_between(&begin, &end), stolen = since(w.ran_ns, busy + stopped);
     const uint64_t slept = since(since(to, from), busy + stolen + stopped);
-    const uint64_t asleep = since(slept, usual_sleep(f->steps, w.point));
+    const step_time usual = usual_time(f->steps, w.point);
+    const uint64_t asleep = since(slept, usual.slept_ns);
     if (w.gil_ns < asleep / TW_EVIDENCE_SHARE) return;
-    f->unseen_ns += since((uint64_t)((wide)asleep * w.gil_ns / (w.gil_ns + w.others_ns)), w.gil_ns);
+    const uint64_t waited = (uint64_t)((wide)asleep * w.gil_ns / (w.gil_ns + w.others_ns));
+    const uint64_t unseen_cpu = since(since(end.cpu_ns, begin.cpu_ns), most(w.ran_ns, usual.cpu_ns));
+    f->unseen_ns += since(waited + least(unseen_cpu, waited / WAKE_UP_SHARE), w.gil_ns);
 }
 
 /* What is before the begin of a step has no share in it. */

@@ -15,8 +15,8 @@ TW_BEGIN_C
 /* Adds to *out what kept a process from going on in [from_ns, to_ns], whichever of its threads tokens wait for: stopped;
  * of its first thread with engine steps, waits for a CPU beyond the usual and for the interpreter lock, less what its
  * own pauses have of the interval. Of a step that has ended, what the thread slept beyond the usual is shared out by
- * the samples, where those of the lock are a quarter of it or more and waits for a CPU are counted apart. The holder
- * of the lock is throttled for as large a part of those waits as the process is of the interval, beyond what the thread
+ * the samples, where those of the lock are a quarter of it or more and waits for a CPU are counted apart; what it
+ * computed beyond the usual and no sample shows is waiting for the lock, too, up to a twentieth. The holder of the lock is throttled for as large a part of those waits as the process is of the interval, beyond what the thread
  * itself waited for a CPU then: estimated. The
  * usual wait for a CPU is that of the quarter of the points with least, per time in steps; of few points their mean.
  * For a process of which the steps themselves are known (engine_split.h): the parts may overlap what these have, and
