@@ -186,6 +186,11 @@ void tw_findings_add(tw_findings *f, const tw_span_ring *ring) {
     f->waits = (tw_sampled_waits){0};
 }
 
+uint64_t tw_findings_runnable(const tw_findings *f, uint64_t counted_ns, uint64_t length_ns) {
+    const uint64_t room = since(length_ns, tw_evidence_sum(&f->seen, TW_SPAN_GIL, TW_SPAN_SLEEP));
+    return counted_ns > length_ns / 2 && room < counted_ns / 2 ? room : counted_ns;
+}
+
 /* ---- parts ---- */
 
 static int cause_of(tw_span_kind kind, int code) {

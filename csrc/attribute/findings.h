@@ -49,6 +49,12 @@ bool tw_owner_has(const tw_owner *own, const tw_host_span *handle);
 /* Adds what a ring has. The watchdog's, which has the stops, before the loops', which has measured waits. */
 void tw_findings_add(tw_findings *f, const tw_span_ring *ring);
 
+/* What a thread was runnable for of length_ns, of which its counters have counted_ns. Linux counts a sleep now and then: from
+ * 6.12 on a task that begins to sleep may stay on its run queue for a while, and if it is moved to another CPU then, it
+ * counts as waiting until it runs again. A runnable thread is in no system call: where that is most of the time, and
+ * samples of waits leave room for less than half of it, it is no more than that room. */
+uint64_t tw_findings_runnable(const tw_findings *f, uint64_t counted_ns, uint64_t length_ns);
+
 /* Adds ns to *out, dealt out to the evidence of the kinds from first to last in proportion, exactly. code: the cause of what ran. */
 void tw_findings_deal(const tw_findings *f, tw_parts *out, tw_span_kind first, tw_span_kind last, uint64_t ns, int code);
 

@@ -73,7 +73,8 @@ static uint64_t stolen_in(const tw_host_track *t, uint64_t from_ns, uint64_t to_
  * once. */
 static uint64_t delayed_in(const tw_host_track *t, const tw_findings *f) {
     const uint64_t stolen = f->stopped_ns == 0 ? 0 : stolen_in(t, f->from_ns, f->to_ns);
-    return since(run_delay_beyond(t, f->from_ns, f->to_ns), least(stolen, f->stopped_ns));
+    const uint64_t beyond = since(run_delay_beyond(t, f->from_ns, f->to_ns), least(stolen, f->stopped_ns));
+    return tw_findings_runnable(f, beyond, f->to_ns - f->from_ns);
 }
 
 /* What a process paused in an interval: its threads waited for the interpreter lock then, or for a CPU. */

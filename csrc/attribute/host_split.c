@@ -135,6 +135,13 @@ static void split_sleep(const split *s, const tw_findings *f, const tw_usage *u,
     else tw_parts_measured(s->out, TW_DELAY_UNEXPLAINED, left);
 }
 
+/* Sleep that was counted as a wait for a CPU. */
+static void take_sleep(const tw_findings *f, tw_usage *u) {
+    const uint64_t counted = u->run_delay_ns;
+    u->run_delay_ns = tw_findings_runnable(f, counted, counted + u->asleep_ns);
+    u->asleep_ns += counted - u->run_delay_ns;
+}
+
 /* code: the cause of what ran. Returns the time in which it waited for events. */
 static uint64_t split_window(const split *s, uint64_t from_ns, uint64_t to_ns, int code) {
     tw_findings f;
@@ -149,6 +156,7 @@ static uint64_t split_window(const split *s, uint64_t from_ns, uint64_t to_ns, i
     tw_findings_add(&f, &s->host->by_watchdog);
     tw_findings_add(&f, &s->host->by_loop);
     tw_findings_add(&f, &s->host->by_handle);
+    take_sleep(&f, &u);
     split_pauses(s, &f, &u);
     split_memory(s, &f, &u);
     const uint64_t busy_ns = to_ns - from_ns - u.idle_ns;

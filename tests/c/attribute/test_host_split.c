@@ -162,6 +162,21 @@ TW_TEST(waits_are_scaled_to_the_sleep) {
     TW_CHECK_EQ(0, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
 }
 
+TW_TEST(a_sleep_that_the_kernel_counts_as_a_wait_for_a_cpu_is_a_sleep) {
+    busy(5 * MS, 94 * MS);
+    span(TW_SPAN_SLEEP, 15 * MS, 108 * MS, name("nap"), 230);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(93 * MS, part_of(&p, TW_DELAY_SLEEP, name("nap")) + part_of(&p, TW_DELAY_UNEXPLAINED, 0));
+    TW_CHECK_EQ(2 * MS, part_of(&p, TW_DELAY_CPU, 0));
+}
+
+TW_TEST(samples_of_a_sleep_that_leave_room_for_a_wait_for_a_cpu_take_nothing_of_it) {
+    busy(5 * MS, 90 * MS);
+    span(TW_SPAN_SLEEP, 15 * MS, 64 * MS, name("nap"), 230); /* it slept for 5 ms, and goes on until some other sample */
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(90 * MS, part_of(&p, TW_DELAY_CPU, 0));
+}
+
 TW_TEST(two_waits_share_the_sleep) {
     busy(0, 0);
     span(TW_SPAN_IO, 12 * MS, 37 * MS, name("fsync"), 74);
