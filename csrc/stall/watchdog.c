@@ -75,16 +75,21 @@ uint64_t tw_stop_note(tw_host *host, uint64_t now_ns) {
     return from;
 }
 
-uint64_t tw_stop_note_waiting(tw_host *host, uint32_t track, uint64_t waits_since_ns, uint64_t now_ns) {
-    const uint64_t stopped = tw_stop_note(host, now_ns);
+/* A loop waited for events as the process began to stand still, at stopped_ns or before: nothing of the process ran since
+ * then, or since the watchdog's turn. Returns when it began to. */
+static uint64_t note_waiting(tw_host *host, tw_span_ring *ring, uint32_t track, uint64_t waits_since_ns, uint64_t stopped_ns) {
     const uint64_t used = since(tw_process_cpu_ns(), tw_load(&host->watchdog_process_cpu_ns));
     const uint64_t from = most(tw_load(&host->watchdog_turn_ns), waits_since_ns) + used;
-    if (stopped == 0) return 0;
-    if (from >= stopped) return most(stopped, waits_since_ns);
-    const tw_host_span span = {0, from, stopped, tw_span_what(TW_SPAN_SILENCE, track, TW_ESTIMATED), 0,
+    const tw_host_span span = {0, from, stopped_ns, tw_span_what(TW_SPAN_SILENCE, track, TW_ESTIMATED), 0,
                                TW_SILENCE_STOPPED, {0, 0}};
-    tw_span_add(&host->by_loop, &span);
+    if (from >= stopped_ns) return most(stopped_ns, waits_since_ns);
+    tw_span_add(ring, &span);
     return from;
+}
+
+uint64_t tw_stop_note_waiting(tw_host *host, uint32_t track, uint64_t waits_since_ns, uint64_t now_ns) {
+    const uint64_t stopped = tw_stop_note(host, now_ns);
+    return stopped == 0 ? 0 : note_waiting(host, &host->by_loop, track, waits_since_ns, stopped);
 }
 
 void tw_stop_note_of(tw_host *host, uint32_t track, uint64_t now_ns) {
@@ -168,6 +173,16 @@ static bool was_stopped(const tw_watchdog *w, uint64_t due, uint64_t delayed_ns,
            tw_watch_was_stopped(since(due, w->woke_ns), since(now - delayed_ns, most(due, w->woke_ns)), delayed_ns, used);
 }
 
+/* The loops that wait for events, as far as they have not woken up before it. */
+static void note_waiting_loops(tw_watchdog *w) {
+    for (uint32_t i = 0; i < TW_TRACKS; i++) {
+        const tw_host_track *t = &w->host->track[i];
+        const uint64_t since_ns = tw_load(&t->waiting_since_ns);
+        if (tw_host_is_of_loop(t) && since_ns != 0)
+            (void)note_waiting(w->host, &w->host->by_watchdog, i, since_ns, w->stopped_from_ns);
+    }
+}
+
 /* It was to wake at due, and was silent since a usual period before, or since the end of its last turn. What it was
  * runnable for stands at the end. */
 static void note_silence(tw_watchdog *w, uint64_t due, uint64_t now) {
@@ -179,6 +194,7 @@ static void note_silence(tw_watchdog *w, uint64_t due, uint64_t now) {
         add_span(w, TW_SPAN_SILENCE, TW_MEASURED, from, until, TW_SILENCE_STOPPED);
         w->stopped_from_ns = from;
         w->stopped_until_ns = until;
+        note_waiting_loops(w);
     }
     if (delayed < TW_SILENCE_NS) return;
     add_span(w, TW_SPAN_SILENCE, TW_MEASURED, stopped ? until : from, now, TW_SILENCE_STARVED);

@@ -430,7 +430,7 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
             **{**vars(options), "server": mode, "gguf": Path(), "boot": False, "slow_gap_ms": 0, "objects": 0}
         )
         it = start(where, Path(log.name), stack, limited=mode == HOST)
-        found = {}
+        found, before = {}, cpu_times()
         special = {
             SMALL: lambda: preempted(it, kind),
             RANKS: lambda: in_ranks(it, kind, options.rounds),
@@ -443,7 +443,19 @@ def run(kind: Kind, mode: str, options: argparse.Namespace) -> dict[str, Any]:
             raise AssertionError("the engine schedules in turn")
         of = {"machine": machine(), "flags": kind.modes[mode], "each": options.rounds}
         of |= {"model": options.model.name, "streams": STREAMS, "tokens": tokens_of(kind, mode)}
+        of["stolen"] = round(stolen_share(before, cpu_times()), 4)
         return {**of, "unjoined": it.look().drops.get("unjoined", 0), "rounds": found}
+
+
+def cpu_times() -> list[int]:
+    """Of all CPUs so far, in ticks: user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5))."""
+    return [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+
+
+def stolen_share(before: list[int], after: list[int]) -> float:
+    """Of the time that all CPUs ran or wanted to, what the hypervisor gave to others."""
+    grown = [last - first for first, last in zip(before, after, strict=True)]
+    return grown[7] / max(sum(grown) - grown[3] - grown[4], 1)
 
 
 def start(where: argparse.Namespace, log: Path, stack: contextlib.ExitStack, *, limited: bool) -> Running:

@@ -13,7 +13,8 @@ OWN_SHARE = 0.5  # of the lateness: less of a plant does not make it the token's
 
 class Verdict(NamedTuple):
     """Of one plant: late tokens; shares of them with its cause first (run-queue waits apart) and its function named;
-    share of their lateness that is explained; charged to it, and its own run-queue waits, over what its log has."""
+    share of their lateness that is explained, waits for events apart; charged to it, and its own run-queue waits, over
+    what its log has."""
 
     tokens: int
     first: float
@@ -59,6 +60,6 @@ def judge(late: Sequence[Mapping[str, Any]], plant: str) -> Verdict:
         first=sum(first_cause(each) in causes for each in tokens) / n,
         named=sum(any(function in name or function in holder for *_, name, holder in each["parts"]) for each in tokens)
         / n,
-        explained=1 - sum(charged(each, ("unexplained",)) for each in tokens) / whole,
+        explained=1 - sum(charged(each, ("unexplained",)) + each["idle"] for each in tokens) / whole,
         charged=sum(charged(each, own) for each in tokens) / truth,
     )
