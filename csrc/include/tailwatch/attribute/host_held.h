@@ -16,9 +16,10 @@ TW_BEGIN_C
  * of its first thread with engine steps, waits for a CPU beyond the usual and for the interpreter lock, less what its
  * own pauses have of the interval. Of a step that has ended, what the thread slept beyond the usual is shared out by
  * the samples, where those of the lock are a quarter of it or more and waits for a CPU are counted apart; what it
- * computed beyond the usual and no sample shows is waiting for the lock, too, up to a twentieth. The holder of the lock is throttled for as large a part of those waits as the process is of the interval, beyond what the thread
- * itself waited for a CPU then: estimated. The
- * usual wait for a CPU is that of the quarter of the points with least, per time in steps; of few points their mean.
+ * computed beyond the usual and no sample shows is waiting for the lock, too, up to a twentieth. The holder of the lock is
+ * throttled for as large a part of those waits as the process is of the interval, beyond what the thread itself waited for
+ * a CPU then: estimated. The usual wait for a CPU is that of the quarter of the points with least, per time in steps; of few
+ * points their mean.
  * For a process of which the steps themselves are known (engine_split.h): the parts may overlap what these have, and
  * do not sum to anything. Names are numbers of host->names. */
 void tw_host_held(const tw_host *host, const tw_pause_clock *pauses, uint64_t from_ns, uint64_t to_ns, tw_parts *out);
