@@ -5,6 +5,7 @@
 #include "tailwatch/stall/watchdog.h"
 
 #define SPANS_LATE_NS (2 * TW_NS_PER_SECOND) /* a ring's spans end in order, but for so much */
+#define SLEEP_LEAST_NS (10 * TW_WATCH_PERIOD_NS) /* of a shorter one the first sample may come late */
 #define WAKE_UP_SHARE 20 /* of a wait for the interpreter lock its wake-ups take one part in so many, at most */
 
 /* ---- steps ---- */
@@ -58,7 +59,7 @@ static void add_evidence(tw_findings *f, const tw_host_span *s, uint64_t ns) {
 }
 
 static void note_stop(tw_findings *f, const tw_host_span *s, uint64_t ns) {
-    f->stopped_ns += ns;
+    *(tw_span_certainty(s) == TW_ESTIMATED ? &f->waiting_stopped_ns : &f->stopped_ns) += ns;
     f->next_ns = least(f->next_ns, s->from_ns); /* no sample goes on through it */
     if (ns <= f->stop_to_ns - f->stop_from_ns) return;
     f->stop_from_ns = most(s->from_ns, f->from_ns);
@@ -90,7 +91,8 @@ static uint64_t slept_in(const tw_host_point *p, const tw_host_point *q) {
     return since(q->at_ns - most(q->wake_ns, p->at_ns), busy_between(p, q));
 }
 
-/* What steps of the kind that ended with point n sleep, and compute, on average, that one apart. */
+/* What steps of the kind that ended with point n sleep, and compute, on average, that one apart. There is no other: all that
+ * it computes may be usual. */
 static step_time usual_time(const tw_host_track *t, uint64_t number) {
     tw_host_point q, p;
     step_time sum = {0, 0};
@@ -104,7 +106,7 @@ static step_time usual_time(const tw_host_track *t, uint64_t number) {
         sum.cpu_ns += since(q.cpu_ns, p.cpu_ns);
         ++steps;
     }
-    return steps == 0 ? sum : (step_time){sum.slept_ns / steps, sum.cpu_ns / steps};
+    return steps == 0 ? (step_time){0, UINT64_MAX} : (step_time){sum.slept_ns / steps, sum.cpu_ns / steps};
 }
 
 /* A step slept for no other reason than its samples show, and in that proportion: what they miss of its waits. What they
@@ -123,7 +125,7 @@ static void close_step(tw_findings *f) {
     const uint64_t asleep = since(slept, usual.slept_ns);
     if (w.gil_ns < asleep / TW_EVIDENCE_SHARE) return;
     const uint64_t waited = (uint64_t)((wide)asleep * w.gil_ns / (w.gil_ns + w.others_ns));
-    const uint64_t unseen_cpu = since(since(end.cpu_ns, begin.cpu_ns), most(w.ran_ns, usual.cpu_ns));
+    const uint64_t unseen_cpu = since(since(since(end.cpu_ns, begin.cpu_ns), usual.cpu_ns), w.ran_ns);
     f->unseen_ns += since(waited + least(unseen_cpu, waited / WAKE_UP_SHARE), w.gil_ns);
 }
 
@@ -159,6 +161,7 @@ static void find_one(tw_findings *f, const tw_host_span *s) {
     switch (tw_span_kind_of(s)) {
     case TW_SPAN_SILENCE:
         if (s->detail == TW_SILENCE_STOPPED) note_stop(f, s, ns);
+        else f->starved_ns += ns;
         break;
     case TW_SPAN_THROTTLED: note_throttled(f, s, ns); break;
     case TW_SPAN_GIL:
@@ -172,9 +175,9 @@ static void find_one(tw_findings *f, const tw_host_span *s) {
 void tw_findings_add(tw_findings *f, const tw_span_ring *ring) {
     uint64_t n = tw_load_acquire(&ring->head);
     const uint64_t oldest = n > TW_SPANS ? n - TW_SPANS : 0;
-    const uint64_t stopped = f->stopped_ns;
+    const uint64_t stopped = f->stopped_ns, waiting = f->waiting_stopped_ns;
     tw_host_span s;
-    f->stopped_ns = 0;
+    f->stopped_ns = f->waiting_stopped_ns = 0;
     f->next_ns = UINT64_MAX;
     while (n > oldest) {
         if (!tw_span_read(ring, --n, &s)) continue; /* being written */
@@ -182,13 +185,16 @@ void tw_findings_add(tw_findings *f, const tw_span_ring *ring) {
         find_one(f, &s);
     }
     f->stopped_ns = most(f->stopped_ns, stopped);
+    f->waiting_stopped_ns = most(f->waiting_stopped_ns, waiting);
     if (f->steps != NULL) close_step(f);
     f->waits = (tw_sampled_waits){0};
 }
 
-uint64_t tw_findings_runnable(const tw_findings *f, uint64_t counted_ns, uint64_t length_ns) {
-    const uint64_t room = since(length_ns, tw_evidence_sum(&f->seen, TW_SPAN_GIL, TW_SPAN_SLEEP));
-    return counted_ns > length_ns / 2 && room < counted_ns / 2 ? room : counted_ns;
+uint64_t tw_findings_runnable(const tw_findings *f, const tw_usage *u) {
+    const uint64_t counted = u->run_delay_ns, length = counted + u->asleep_ns;
+    const uint64_t not_seen = f->starved_ns + f->throttled_ns; /* no samples were taken then, and those around it went on */
+    const uint64_t room = since(length, since(tw_evidence_sum(&f->seen, TW_SPAN_GIL, TW_SPAN_SLEEP), not_seen));
+    return length >= SLEEP_LEAST_NS && counted > length / 2 && room < counted / 2 ? room : counted;
 }
 
 /* ---- parts ---- */

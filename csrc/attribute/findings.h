@@ -32,6 +32,8 @@ typedef struct tw_findings {
     /* what was found */
     tw_evidence_table seen;
     uint64_t stopped_ns, throttled_ns, gil_measured_ns; /* stopped: as the ring with most has it */
+    uint64_t waiting_stopped_ns;  /* of a loop that waited for events, before that: estimated */
+    uint64_t starved_ns;          /* the watchdog waited for a CPU, and took no samples */
     uint64_t throttled_evenly_ns; /* as if that went on all the time between two readings of the counter */
     uint64_t waits_met;         /* sampled waits; those that follow one another count once */
     uint64_t unseen_ns;         /* of steps: waits for the interpreter lock of which no sample is */
@@ -49,13 +51,16 @@ bool tw_owner_has(const tw_owner *own, const tw_host_span *handle);
 /* Adds what a ring has. The watchdog's, which has the stops, before the loops', which has measured waits. */
 void tw_findings_add(tw_findings *f, const tw_span_ring *ring);
 
-/* What a thread was runnable for of length_ns, of which its counters have counted_ns. Linux counts a sleep now and then: from
- * 6.12 on a task that begins to sleep may stay on its run queue for a while, and if it is moved to another CPU then, it
- * counts as waiting until it runs again. A runnable thread is in no system call: where that is most of the time, and
- * samples of waits leave room for less than half of it, it is no more than that room. */
-uint64_t tw_findings_runnable(const tw_findings *f, uint64_t counted_ns, uint64_t length_ns);
+/* What a thread was runnable for, of what its counters have. Linux counts a sleep now and then: from 6.12 on a task that
+ * begins to sleep may stay on its run queue for a while, and if it is moved to another CPU then, it counts as waiting until
+ * it runs again. A thread that is sampled in a system call is not runnable: where it is counted as that for most of 100 ms
+ * or more in which it was on no CPU, and samples of waits leave room for less than half of it, it is no more than that room.
+ * A span of samples may go on through what the watchdog did not see, as it had no CPU or the process had no quota left: that
+ * leaves room. */
+uint64_t tw_findings_runnable(const tw_findings *f, const tw_usage *u);
 
-/* Adds ns to *out, dealt out to the evidence of the kinds from first to last in proportion, exactly. code: the cause of what ran. */
+/* Adds ns to *out, dealt out to the evidence of the kinds from first to last in proportion, exactly. code: the cause of what
+ * ran. */
 void tw_findings_deal(const tw_findings *f, tw_parts *out, tw_span_kind first, tw_span_kind last, uint64_t ns, int code);
 
 /* Adds ns that a thread was runnable for: throttled as far as that was found, else cpu. */

@@ -52,11 +52,11 @@ static uint64_t usual_delay(const tw_host_track *t, uint64_t from_ns, uint64_t t
     return by_steps != UINT64_MAX ? by_steps : (uint64_t)((wide)rest * length / others);
 }
 
-/* What it was runnable for in [from_ns, to_ns] beyond that. */
-static uint64_t run_delay_beyond(const tw_host_track *t, uint64_t from_ns, uint64_t to_ns) {
+/* What it was runnable for in an interval beyond that. */
+static uint64_t run_delay_beyond(const tw_host_track *t, const tw_findings *f) {
     tw_usage u;
-    tw_host_track_usage(t, from_ns, to_ns, &u);
-    return since(u.run_delay_ns, usual_delay(t, from_ns, to_ns, u.run_delay_ns));
+    tw_host_track_usage(t, f->from_ns, f->to_ns, &u);
+    return since(tw_findings_runnable(f, &u), usual_delay(t, f->from_ns, f->to_ns, u.run_delay_ns));
 }
 
 /* What was stolen of a thread in the segments between its points that an interval meets. */
@@ -73,8 +73,7 @@ static uint64_t stolen_in(const tw_host_track *t, uint64_t from_ns, uint64_t to_
  * once. */
 static uint64_t delayed_in(const tw_host_track *t, const tw_findings *f) {
     const uint64_t stolen = f->stopped_ns == 0 ? 0 : stolen_in(t, f->from_ns, f->to_ns);
-    const uint64_t beyond = since(run_delay_beyond(t, f->from_ns, f->to_ns), least(stolen, f->stopped_ns));
-    return tw_findings_runnable(f, beyond, f->to_ns - f->from_ns);
+    return since(run_delay_beyond(t, f), least(stolen, f->stopped_ns));
 }
 
 /* What a process paused in an interval: its threads waited for the interpreter lock then, or for a CPU. */

@@ -100,10 +100,11 @@ static void split_waits(const split *s, const tw_findings *f, named_waits waits)
 
 /* Waiting for events while the whole process was stopped is none. */
 static uint64_t split_idle(const split *s, tw_findings *f, uint64_t idle_ns) {
-    const uint64_t stopped = least(f->stopped_ns, idle_ns);
+    const uint64_t stopped = least(f->stopped_ns, idle_ns), before = least(f->waiting_stopped_ns, idle_ns - stopped);
     f->stopped_ns -= stopped;
     tw_parts_measured(s->out, TW_DELAY_STOPPED, stopped);
-    return idle_ns - stopped;
+    tw_parts_add(s->out, &(tw_part){.ns = before, .cause = TW_DELAY_STOPPED, .certainty = TW_ESTIMATED});
+    return idle_ns - stopped - before;
 }
 
 /* Samples meet waits that are short and many less often than code: what ends such a wait ends the watchdog's, too. Those
@@ -138,7 +139,7 @@ static void split_sleep(const split *s, const tw_findings *f, const tw_usage *u,
 /* Sleep that was counted as a wait for a CPU. */
 static void take_sleep(const tw_findings *f, tw_usage *u) {
     const uint64_t counted = u->run_delay_ns;
-    u->run_delay_ns = tw_findings_runnable(f, counted, counted + u->asleep_ns);
+    u->run_delay_ns = tw_findings_runnable(f, u);
     u->asleep_ns += counted - u->run_delay_ns;
 }
 

@@ -76,20 +76,19 @@ uint64_t tw_stop_note(tw_host *host, uint64_t now_ns) {
 }
 
 /* A loop waited for events as the process began to stand still, at stopped_ns or before: nothing of the process ran since
- * then, or since the watchdog's turn. Returns when it began to. */
-static uint64_t note_waiting(tw_host *host, tw_span_ring *ring, uint32_t track, uint64_t waits_since_ns, uint64_t stopped_ns) {
-    const uint64_t used = since(tw_process_cpu_ns(), tw_load(&host->watchdog_process_cpu_ns));
-    const uint64_t from = most(tw_load(&host->watchdog_turn_ns), waits_since_ns) + used;
+ * then, or since the watchdog's turn. */
+static void note_waiting(tw_host *host, tw_span_ring *ring, uint32_t track, uint64_t idle_since_ns, uint64_t stopped_ns) {
+    const uint64_t from = idle_since_ns + since(tw_process_cpu_ns(), tw_load(&host->watchdog_process_cpu_ns));
     const tw_host_span span = {0, from, stopped_ns, tw_span_what(TW_SPAN_SILENCE, track, TW_ESTIMATED), 0,
                                TW_SILENCE_STOPPED, {0, 0}};
-    if (from >= stopped_ns) return most(stopped_ns, waits_since_ns);
-    tw_span_add(ring, &span);
-    return from;
+    if (from < stopped_ns) tw_span_add(ring, &span);
 }
 
 uint64_t tw_stop_note_waiting(tw_host *host, uint32_t track, uint64_t waits_since_ns, uint64_t now_ns) {
-    const uint64_t stopped = tw_stop_note(host, now_ns);
-    return stopped == 0 ? 0 : note_waiting(host, &host->by_loop, track, waits_since_ns, stopped);
+    const uint64_t turn = tw_load(&host->watchdog_turn_ns), stopped = tw_stop_note(host, now_ns);
+    if (stopped == 0) return 0;
+    if (turn != 0) note_waiting(host, &host->by_loop, track, most(turn, waits_since_ns), stopped);
+    return most(stopped, waits_since_ns);
 }
 
 void tw_stop_note_of(tw_host *host, uint32_t track, uint64_t now_ns) {
@@ -179,7 +178,7 @@ static void note_waiting_loops(tw_watchdog *w) {
         const tw_host_track *t = &w->host->track[i];
         const uint64_t since_ns = tw_load(&t->waiting_since_ns);
         if (tw_host_is_of_loop(t) && since_ns != 0)
-            (void)note_waiting(w->host, &w->host->by_watchdog, i, since_ns, w->stopped_from_ns);
+            note_waiting(w->host, &w->host->by_watchdog, i, most(w->woke_ns, since_ns), w->stopped_from_ns);
     }
 }
 

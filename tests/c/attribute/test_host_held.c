@@ -70,3 +70,21 @@ TW_TEST(one_loop_that_stood_still_for_longer_does_not_hold_the_process) {
     span(TW_SPAN_SILENCE, TW_ALL_TRACKS, 50 * MS, 60 * MS, TW_SILENCE_STOPPED);
     TW_CHECK_EQ(10 * MS, tw_host_held_ns(host, pauses, 30 * MS, 80 * MS));
 }
+
+/* Steps of 10 ms up to 200 ms; one of 200 ms more, of which 190 are counted as a wait for a CPU. */
+static uint64_t held_after_steps(void) {
+    TW_REQUIRE(tw_host_take_steps(host, 1234) == 0);
+    for (uint64_t at = 10 * MS; at <= 200 * MS; at += 10 * MS) point(at, MS);
+    point(400 * MS, 191 * MS);
+    return tw_host_held_ns(host, pauses, 200 * MS, 400 * MS);
+}
+
+TW_TEST(a_wait_for_a_cpu_holds_it) {
+    TW_CHECK_EQ(190 * MS, held_after_steps());
+}
+
+TW_TEST(a_sleep_that_the_kernel_counts_as_that_does_not) {
+    const tw_host_span s = {0, 203 * MS, 398 * MS, tw_span_what(TW_SPAN_SLEEP, 0, TW_SAMPLED), 0, 230, {0, 0}};
+    tw_span_add(&host->by_watchdog, &s);
+    TW_CHECK(held_after_steps() < 6 * MS);
+}

@@ -162,17 +162,46 @@ TW_TEST(waits_are_scaled_to_the_sleep) {
     TW_CHECK_EQ(0, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
 }
 
+/* [10, 210] ms: a sleep of which samples show so much, and of which the kernel counts 193 ms as a wait for a CPU. */
+static tw_parts counted_sleep(uint64_t from, uint64_t to) {
+    point(10 * MS, 0, 0, 0, 0);
+    point(210 * MS, 5 * MS, 193 * MS, 0, 0);
+    span(TW_SPAN_SLEEP, from, to, name("nap"), 230);
+    return split(10 * MS, 210 * MS, 0);
+}
+
 TW_TEST(a_sleep_that_the_kernel_counts_as_a_wait_for_a_cpu_is_a_sleep) {
-    busy(5 * MS, 94 * MS);
-    span(TW_SPAN_SLEEP, 15 * MS, 108 * MS, name("nap"), 230);
-    const tw_parts p = split(10 * MS, 110 * MS, 0);
-    TW_CHECK_EQ(93 * MS, part_of(&p, TW_DELAY_SLEEP, name("nap")) + part_of(&p, TW_DELAY_UNEXPLAINED, 0));
+    const tw_parts p = counted_sleep(15 * MS, 208 * MS);
+    TW_CHECK_EQ(193 * MS, part_of(&p, TW_DELAY_SLEEP, name("nap")));
     TW_CHECK_EQ(2 * MS, part_of(&p, TW_DELAY_CPU, 0));
 }
 
 TW_TEST(samples_of_a_sleep_that_leave_room_for_a_wait_for_a_cpu_take_nothing_of_it) {
-    busy(5 * MS, 90 * MS);
-    span(TW_SPAN_SLEEP, 15 * MS, 64 * MS, name("nap"), 230); /* it slept for 5 ms, and goes on until some other sample */
+    const tw_parts p = counted_sleep(15 * MS, 110 * MS);
+    TW_CHECK_EQ(193 * MS, part_of(&p, TW_DELAY_CPU, 0));
+}
+
+TW_TEST(samples_that_go_on_while_the_watchdog_has_no_cpu_take_nothing_of_a_wait_for_one) {
+    const tw_host_span starved = {0, 50 * MS, 200 * MS, tw_span_what(TW_SPAN_SILENCE, TW_ALL_TRACKS, TW_MEASURED), 0,
+                                  TW_SILENCE_STARVED, {0, 0}};
+    tw_span_add(&host->by_watchdog, &starved);
+    const tw_parts p = counted_sleep(15 * MS, 208 * MS);
+    TW_CHECK_EQ(193 * MS, part_of(&p, TW_DELAY_CPU, 0));
+}
+
+TW_TEST(nor_of_one_for_the_quota) {
+    const tw_host_span throttled = {0, 50 * MS, 200 * MS, tw_span_what(TW_SPAN_THROTTLED, TW_ALL_TRACKS, TW_MEASURED), 0,
+                                    150 * MS, {0, 0}};
+    tw_span_add(&host->by_watchdog, &throttled);
+    const tw_parts p = counted_sleep(15 * MS, 208 * MS);
+    TW_CHECK_EQ(150 * MS, part_of(&p, TW_DELAY_THROTTLED, 0));
+    TW_CHECK_EQ(43 * MS, part_of(&p, TW_DELAY_CPU, 0));
+}
+
+/* The first look may come as late as 40 ms, and goes back to the begin of the stall. */
+TW_TEST(nor_does_the_first_sample_of_a_short_stall) {
+    busy(2 * MS, 90 * MS);
+    span(TW_SPAN_IO, 10 * MS, 108 * MS, name("fsync"), 74);
     const tw_parts p = split(10 * MS, 110 * MS, 0);
     TW_CHECK_EQ(90 * MS, part_of(&p, TW_DELAY_CPU, 0));
 }
@@ -266,6 +295,23 @@ TW_TEST(a_process_stopped_while_its_loop_waits_for_the_interpreter_lock) {
     const tw_parts p = split(10 * MS, 110 * MS, 0);
     TW_CHECK_EQ(80 * MS, part_of(&p, TW_DELAY_STOPPED, 0));
     TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_GIL, 0));
+}
+
+TW_TEST(a_loop_stood_still_as_it_waited_before_its_process_is_known_to_have_stopped) {
+    const tw_host_span loop = {0, 30 * MS, 50 * MS, tw_span_what(TW_SPAN_SILENCE, 0, TW_ESTIMATED), 0,
+                               TW_SILENCE_STOPPED, {0, 0}},
+                       all = {0, 50 * MS, 90 * MS, tw_span_what(TW_SPAN_SILENCE, TW_ALL_TRACKS, TW_MEASURED), 0,
+                              TW_SILENCE_STOPPED, {0, 0}};
+    point(10 * MS, 0, 0, 0, 0);
+    point(110 * MS, 5 * MS, 0, 95 * MS, 0);
+    tw_span_add(&host->by_loop, &all);
+    tw_span_add(&host->by_loop, &loop);
+    tw_span_add(&host->by_watchdog, &loop); /* whichever wakes up first, or both */
+    const tw_parts p = split(10 * MS, 110 * MS, 35 * MS);
+    TW_CHECK_EQ(60 * MS, part_of(&p, TW_DELAY_STOPPED, 0));
+    TW_REQUIRE(p.n == 3);
+    TW_CHECK(p.part[1].ns == 40 * MS && p.part[1].certainty == TW_MEASURED);
+    TW_CHECK(p.part[2].ns == 20 * MS && p.part[2].certainty == TW_ESTIMATED);
 }
 
 TW_TEST(a_process_stopped_while_it_waits_for_events) {

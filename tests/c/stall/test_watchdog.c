@@ -63,17 +63,18 @@ TW_TEST(a_loop_that_waited_stood_still_since_it_waits_or_since_the_watchdogs_tur
     tw_store(&host->watchdog_due_ns, turn + 40 * MS);
     tw_store(&host->watchdog_process_cpu_ns, tw_process_cpu_ns());
     TW_CHECK_EQ(0, tw_stop_note_waiting(host, track, turn, turn + 42 * MS));
-    TW_CHECK_EQ(turn + 35 * MS, tw_stop_note_waiting(host, track, turn + 35 * MS, now)); /* it began to wait in the stop's span */
+    TW_CHECK_EQ(turn + 35 * MS, tw_stop_note_waiting(host, track, turn + 35 * MS, now)); /* it waits since later */
     TW_CHECK_EQ(1, host->by_loop.head);
-    const uint64_t from = tw_stop_note_waiting(host, track, turn + 7 * MS, now);
-    TW_CHECK(from >= turn + 7 * MS && from < turn + 12 * MS);
+    TW_CHECK_EQ(turn + 30 * MS, tw_stop_note_waiting(host, track, turn + 7 * MS, now));
     TW_CHECK_EQ(2, host->by_loop.head); /* that of the process once */
     TW_REQUIRE(tw_span_read(&host->by_loop, 1, &s));
-    TW_CHECK_EQ(from, s.from_ns);
+    TW_CHECK(s.from_ns >= turn + 7 * MS && s.from_ns < turn + 12 * MS); /* and what it has used of the CPU since */
     TW_CHECK_EQ(turn + 30 * MS, s.to_ns);
     TW_CHECK(tw_span_is_of(&s, track) && !tw_span_is_of(&s, track + 1) && s.detail == TW_SILENCE_STOPPED);
-    const uint64_t earlier = tw_stop_note_waiting(host, track, turn - 300 * MS, now); /* nothing is known of before the turn */
-    TW_CHECK(earlier >= turn && earlier < turn + 5 * MS);
+    TW_CHECK_EQ(TW_ESTIMATED, tw_span_certainty(&s));
+    TW_CHECK_EQ(turn + 30 * MS, tw_stop_note_waiting(host, track, turn - 300 * MS, now));
+    TW_REQUIRE(tw_span_read(&host->by_loop, 2, &s));
+    TW_CHECK(s.from_ns >= turn && s.from_ns < turn + 5 * MS); /* nothing is known of before the turn */
     free(host);
 }
 

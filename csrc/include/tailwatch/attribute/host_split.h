@@ -6,9 +6,10 @@
  * own in the handle that runs now, in earlier steps of its task and in other handles of the request, where the handle clock
  * is known; as far as samples were taken in its context, where it is not; else of callbacks.
  * Each handle of some length is split by itself, so what one slept or ran is not the other's. Runnable: throttled as far
- * as the cgroup has it, else cpu. Asleep: by the spans of that time, scaled to the sleep, since a wait's wall time
- * contains run-queue time; stopped where nothing but the watchdog's own silence covers it. Waits for the interpreter lock
- * are one by their holder: a long one of them names where the thread waited.
+ * as the cgroup has it, else cpu; a sleep that the kernel counts there, as samples show, is none. Asleep: by the spans of
+ * that time, scaled to the sleep, since a wait's wall time contains run-queue time; stopped where nothing but the
+ * watchdog's own silence covers it. Waits for the interpreter lock are one by their holder: a long one of them names where
+ * the thread waited. Waiting for events is no part, but for what the process was stopped of it.
  *
  * Thread rule: any thread, any process; a track's own thread adds a point before (tw_host_point_now), or the newest
  * milliseconds are unknown.

@@ -43,13 +43,15 @@ static inline uint64_t tw_watch_silent_from(uint64_t due_ns) {
  * not, or was throttled. The stop is recorded once, as a span of by_loop. Any thread of the process. */
 uint64_t tw_stop_note(tw_host *host, uint64_t now_ns);
 
-/* The same, where a loop waited for events: nothing of the process ran from then, or from that turn, on, so what the loop
- * waited for was not there before the stop. Recorded for its track: with little of its budget left the watchdog sleeps for
- * longer than tw_stop_note() counts. Returns when the loop began to stand still; 0: it did not. */
-uint64_t tw_stop_note_waiting(tw_host *host, uint32_t track, uint64_t waits_since_ns, uint64_t now_ns);
-
 /* The same, unless the thread of a track was runnable for much of the time between its two newest points. */
 void tw_stop_note_of(tw_host *host, uint32_t track, uint64_t now_ns);
+
+/* tw_stop_note() for a loop that waited for events; that its wait was a part of the stop, too, is recorded for its track,
+ * estimated, as far back as nothing of the process ran: from waits_since_ns or that turn on, and by the CPU time that the
+ * process has used since later. With little of its budget left the watchdog sleeps for longer than tw_stop_note() counts,
+ * and what the loop is waited for by tokens from then on was there, or it would have gone on. Returns when the stop began,
+ * as far as it is measured, or the wait, if that is later; 0: there was no stop. */
+uint64_t tw_stop_note_waiting(tw_host *host, uint32_t track, uint64_t waits_since_ns, uint64_t now_ns);
 
 #define TW_WATCH_LATE 4
 
