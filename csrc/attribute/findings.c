@@ -26,11 +26,16 @@ static void find_step(tw_findings *f, uint64_t at_ns) {
     }
 }
 
-/* What a sample shows goes on until some moment before the next one was due, half of that on average, and no longer than
- * the step, or the time before it. */
+/* What a sample shows goes on until some moment before the next look, half of that on average, and no longer than the
+ * step, or the time before it. Waits are looked at each turn of the watchdog. */
+static uint64_t next_look_ns(const tw_host_span *s) {
+    const uint64_t sample = most(TW_WATCH_SAMPLE_NS, (s->to_ns - s->from_ns) / 8);
+    return tw_span_is_wait(tw_span_kind_of(s)) ? least(sample, TW_WATCH_PERIOD_NS) : sample;
+}
+
 static uint64_t end_of(const tw_host_span *s, tw_findings *f) {
     if (f->steps == NULL || tw_span_certainty(s) != TW_SAMPLED) return s->to_ns;
-    const uint64_t half = most(TW_WATCH_SAMPLE_NS, (s->to_ns - s->from_ns) / 8) / 2;
+    const uint64_t half = next_look_ns(s) / 2;
     if (s->from_ns >= f->to_ns || s->to_ns + half <= f->from_ns) return s->to_ns; /* points are read for what counts */
     find_step(f, s->from_ns);
     const uint64_t latest = least(f->next_ns, s->from_ns < f->begin_ns ? f->begin_ns : f->end_ns);
@@ -109,9 +114,9 @@ static step_time usual_time(const tw_host_track *t, uint64_t number) {
     return steps == 0 ? (step_time){0, UINT64_MAX} : (step_time){sum.slept_ns / steps, sum.cpu_ns / steps};
 }
 
-/* A step slept for no other reason than its samples show, and in that proportion: what they miss of its waits. What they
- * saw it run for beyond its counters was stolen. What it computed beyond the usual and they did not see are its wake-ups:
- * a thread that waits for the lock asks for it each 5 ms. */
+/* A step slept beyond the usual for no other reason than its samples show, and in that proportion: what they miss of its
+ * waits. What they saw it run for beyond its counters was stolen. What it computed beyond the usual and they did not see are
+ * its wake-ups: a thread that waits for the lock asks for it each 5 ms. */
 static void close_step(tw_findings *f) {
     const tw_sampled_waits w = f->waits;
     tw_host_point begin, end;
@@ -124,7 +129,8 @@ static void close_step(tw_findings *f) {
     const step_time usual = usual_time(f->steps, w.point);
     const uint64_t asleep = since(slept, usual.slept_ns);
     if (w.gil_ns < asleep / TW_EVIDENCE_SHARE) return;
-    const uint64_t waited = (uint64_t)((wide)asleep * w.gil_ns / (w.gil_ns + w.others_ns));
+    const uint64_t others = since(w.others_ns, usual.slept_ns);
+    const uint64_t waited = (uint64_t)((wide)asleep * w.gil_ns / (w.gil_ns + others));
     const uint64_t unseen_cpu = since(since(since(end.cpu_ns, begin.cpu_ns), usual.cpu_ns), w.ran_ns);
     f->unseen_ns += since(waited + least(unseen_cpu, waited / WAKE_UP_SHARE), w.gil_ns);
 }

@@ -289,6 +289,23 @@ static void keep(tw_watchdog *w, followed *f, const tw_host_track *t, tw_host_sp
     f->open = tw_span_add(&w->host->by_watchdog, seen) + 1;
 }
 
+/* Whether the thread is in the wait that its latest sample shows, as far as its system call tells. */
+static bool waits_still(const tw_watchdog *w, const followed *f) {
+    const tw_span_kind kind = tw_span_kind_of(&f->span);
+    tw_thread_state s;
+    if (f->open == 0 || !tw_span_is_wait(kind)) return false;
+    tw_thread_state_read(f->syscall, &s);
+    if (!s.known || s.runs || s.number < 0) return false;
+    return tw_gil_has(&w->interpreter, s.argument) ? kind == TW_SPAN_GIL : (uint64_t)s.number == f->span.detail;
+}
+
+/* Whether no sample is due. A wait grows at each turn: one system call shows that it goes on. */
+static bool needs_none(tw_watchdog *w, followed *f, uint64_t now) {
+    if (now >= f->next_ns || f->span.to_ns < w->stopped_until_ns) return false; /* one is due after a stop */
+    if (waits_still(w, f)) grow(w, f, now);
+    return true;
+}
+
 static void sample(tw_watchdog *w, followed *f, uint32_t track, uint64_t now) {
     tw_host_span seen = {0};
     look(w, f, track, &seen);
@@ -334,7 +351,7 @@ static bool look_at(tw_watchdog *w, uint32_t track, uint64_t now, uint64_t *next
     const uint64_t since_ns = stalls_since(f, &w->host->track[track], now);
     if (since_ns == 0) return false;
     if (f->stall_since_ns != since_ns) f->open = 0, f->next_ns = now, f->stall_since_ns = since_ns;
-    if (now < f->next_ns && f->span.to_ns >= w->stopped_until_ns) { /* one is due after a stop */
+    if (needs_none(w, f, now)) {
         *next = least(*next, f->next_ns);
         return true;
     }

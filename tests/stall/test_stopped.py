@@ -32,7 +32,9 @@ def obey():
         if order == "go on\\n":
             os.write(end, b"x")
             return
-        print(segment.host.samples, flush=True)
+        ring = segment.host.by_watchdog
+        looked = segment.host.samples, ring.span[(ring.head - 1) % len(ring.span)].to_ns
+        print(json.dumps(looked if order == "look\\n" else looked[0]), flush=True)
 
 async def wait():
     watch.host.use_loop()
@@ -50,8 +52,8 @@ asyncio.run(wait())
 
 @pytest.fixture
 def waiting() -> Iterator[Process]:
-    """A process whose loop waits for a pipe. It answers to "samples" with how many were taken; to "go on" with what the
-    wait was made of."""
+    """A process whose loop waits for a pipe. It answers to "samples" with how many were taken; to "look" with that and
+    until when the latest shows the wait; to "go on" with what the wait was made of."""
     with Python(WAITS, env=clean_environment()) as process:
         yield process
 
@@ -95,3 +97,22 @@ def test_a_wait_does_not_go_on_through_a_stop(waiting: Process, samples: int) ->
     assert 0.9 * least <= found["stopped"] <= most + 0.1, parts
     assert found["io"] > 0, parts
     assert found["unexplained"] < 0.1, parts
+
+
+@pytest.mark.alone
+def test_a_wait_is_seen_to_go_on_between_two_samples(waiting: Process) -> None:
+    """Each turn of the watchdog has it, which is many turns where samples are far apart."""
+    sampled(waiting, 20)
+    count, since = waiting.ask("look")
+    grown = {since}
+
+    def looked() -> bool:
+        nonlocal count
+        samples, until_ns = waiting.ask("look")
+        if samples != count:
+            count, _ = samples, grown.clear()
+        grown.add(until_ns)
+        return len(grown) > 3
+
+    until(looked, "the wait to go on without a sample")
+    assert waiting.ask("go on")

@@ -50,6 +50,9 @@ typedef enum tw_span_kind {
     TW_SPAN_KINDS
 } tw_span_kind;
 
+/* In a system call, or for the interpreter lock. */
+static inline bool tw_span_is_wait(tw_span_kind kind) { return kind >= TW_SPAN_GIL && kind <= TW_SPAN_SLEEP; }
+
 /* Why the watchdog did not run, by its own counters. */
 typedef enum tw_silence {
     TW_SILENCE_STARVED,     /* it was runnable: too few CPUs, or a quota */
