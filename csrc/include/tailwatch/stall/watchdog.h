@@ -3,8 +3,8 @@
  *
  * While no stream is in flight it sleeps without a timer. Else it wakes each 10 ms (each 20 or 40 while little of its
  * budget is left), each 2 ms while a loop has been busy for more than 4 ms, or a step, or the time after one, goes on
- * beyond its limit, and takes samples of that: spaced wider and wider, and no more CPU time than half a percent of a core:
- * beyond that it only counts. Its own lateness is recorded too.
+ * beyond its limit, and takes samples of that: spaced wider and wider, while a wait grows at each of its turns, and no more
+ * CPU time than half a percent of a core: beyond that it only counts. Its own lateness is recorded too.
  *
  * Thread rule: start, follow, unfollow and stop under the GIL; call from any thread. The thread itself takes no lock
  * but its own, and allocates nothing.
