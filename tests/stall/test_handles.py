@@ -189,8 +189,8 @@ async def late_token(watch: tailwatch.Watch) -> list[tuple[str, float, str]]:
 
 
 def test_own_code_is_distinguished_from_that_of_others(watch: tailwatch.Watch) -> None:
-    """In any server: what ran in the task that sends is its own, another's has its name. In which of two handles a thread
-    waited for a CPU is not known: both have a share of that."""
+    """In any server: what ran in the task that sends is its own, another's has its name. In which of two handles a
+    thread waited for a CPU is not known: both have a share of that."""
     causes = run(lambda: late_token(watch))
     sums: dict[str, float] = {}
     for cause, seconds, _ in causes:
