@@ -100,18 +100,19 @@ static uint64_t slept_in(const tw_host_point *p, const tw_host_point *q) {
  * it computes may be usual. */
 static step_time usual_time(const tw_host_track *t, uint64_t number) {
     tw_host_point q, p;
+    const step_time unknown = {0, UINT64_MAX};
     step_time sum = {0, 0};
     uint64_t steps = 0, n = tw_load_acquire(&t->point_head);
-    if (!tw_host_track_read(t, number, &q)) return sum;
+    if (!tw_host_track_read(t, number, &q)) return unknown;
     const uint64_t step = q.step;
-    if (n == 0 || !tw_host_track_read(t, --n, &q)) return sum;
+    if (n == 0 || !tw_host_track_read(t, --n, &q)) return unknown;
     for (; n > 0 && tw_host_track_read(t, n - 1, &p); --n, q = p) {
         if (q.step != step || n == number) continue;
         sum.slept_ns += slept_in(&p, &q);
         sum.cpu_ns += since(q.cpu_ns, p.cpu_ns);
         ++steps;
     }
-    return steps == 0 ? (step_time){0, UINT64_MAX} : (step_time){sum.slept_ns / steps, sum.cpu_ns / steps};
+    return steps == 0 ? unknown : (step_time){sum.slept_ns / steps, sum.cpu_ns / steps};
 }
 
 /* A step slept beyond the usual for no other reason than its samples show, and in that proportion: what they miss of its
@@ -129,7 +130,7 @@ static void close_step(tw_findings *f) {
     const step_time usual = usual_time(f->steps, w.point);
     const uint64_t asleep = since(slept, usual.slept_ns);
     if (w.gil_ns < asleep / TW_EVIDENCE_SHARE) return;
-    const uint64_t others = since(w.others_ns, usual.slept_ns);
+    const uint64_t others = since(w.others_ns, least(usual.slept_ns, since(w.gil_ns + w.others_ns, asleep)));
     const uint64_t waited = (uint64_t)((wide)asleep * w.gil_ns / (w.gil_ns + others));
     const uint64_t unseen_cpu = since(since(since(end.cpu_ns, begin.cpu_ns), usual.cpu_ns), w.ran_ns);
     f->unseen_ns += since(waited + least(unseen_cpu, waited / WAKE_UP_SHARE), w.gil_ns);
@@ -198,7 +199,7 @@ void tw_findings_add(tw_findings *f, const tw_span_ring *ring) {
 
 uint64_t tw_findings_runnable(const tw_findings *f, const tw_usage *u) {
     const uint64_t counted = u->run_delay_ns, length = counted + u->asleep_ns;
-    const uint64_t not_seen = f->starved_ns + f->throttled_ns; /* no samples were taken then, and those around it went on */
+    const uint64_t not_seen = most(f->starved_ns, f->throttled_ns); /* then, and samples around it went on */
     const uint64_t room = since(length, since(tw_evidence_sum(&f->seen, TW_SPAN_GIL, TW_SPAN_SLEEP), not_seen));
     return length >= SLEEP_LEAST_NS && counted > length / 2 && room < counted / 2 ? room : counted;
 }

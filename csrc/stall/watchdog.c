@@ -30,6 +30,8 @@ typedef struct followed {
     uint64_t stall_since_ns;   /* of the stall that was seen last */
     uint64_t next_ns;          /* when the next sample of it is due */
     uint64_t open;             /* number of the span that grows, + 1; 0: none */
+    uint64_t argument;         /* of the system call that the latest sample shows */
+    uint64_t left_ns;          /* when it was seen to be over; 0: it was not */
     tw_host_span span;
 } followed;
 
@@ -243,9 +245,10 @@ static uint64_t name_of(tw_watchdog *w, uintptr_t state, const tw_thread_state *
 }
 
 /* What a thread does now: kind, name, detail and frames of a span. */
-static void look(tw_watchdog *w, const followed *f, uint32_t track, tw_host_span *out) {
+static void look(tw_watchdog *w, followed *f, uint32_t track, tw_host_span *out) {
     tw_thread_state s;
     tw_thread_state_read(f->syscall, &s);
+    f->argument = s.argument;
     tw_span_kind kind = TW_SPAN_RUN;
     if (s.known && !s.runs && s.number >= 0) {
         kind = tw_gil_has(&w->interpreter, s.argument) ? TW_SPAN_GIL : tw_syscall_kind(s.number, s.argument);
@@ -260,11 +263,12 @@ static void look(tw_watchdog *w, const followed *f, uint32_t track, tw_host_span
     out->detail = holder == 0 || holder == f->state ? 0 : name_of(w, holder, NULL, NULL);
 }
 
-/* When what is seen now began, as far as is known: with the stall, half way after what was seen before or after a stop,
- * and not before the handle that runs. */
+/* When what is seen now began, as far as is known: with the stall, half way after what was seen before, up to when that was
+ * seen to be over, or after a stop, and not before the handle that runs. */
 static uint64_t start_of(const tw_watchdog *w, const tw_host_track *t, const followed *f, uint64_t now) {
     const uint64_t before = most(f->span.to_ns, least(w->stopped_until_ns, now));
-    const uint64_t from = f->open == 0 ? most(f->stall_since_ns, w->stopped_until_ns) : before + (now - before) / 2;
+    const uint64_t after = f->left_ns > before ? f->left_ns : now;
+    const uint64_t from = f->open == 0 ? most(f->stall_since_ns, w->stopped_until_ns) : before + (after - before) / 2;
     return least(most(from, tw_load(&t->handle_since_ns)), now);
 }
 
@@ -280,7 +284,7 @@ static void grow(tw_watchdog *w, followed *f, uint64_t to_ns) {
 /* The span of the last sample grows; another state begins another one. What goes on after a stop of the process is two:
  * before and after it. */
 static void keep(tw_watchdog *w, followed *f, const tw_host_track *t, tw_host_span *seen) {
-    const bool goes_on = f->open != 0 && is_same(&f->span, seen), is_cut = f->span.to_ns < w->stopped_until_ns;
+    const bool goes_on = f->open != 0 && f->left_ns == 0 && is_same(&f->span, seen), is_cut = f->span.to_ns < w->stopped_until_ns;
     seen->to_ns = tw_now_ns();
     if (goes_on) grow(w, f, is_cut ? most(f->span.to_ns, w->stopped_from_ns) : seen->to_ns);
     if (goes_on && !is_cut) return;
@@ -289,27 +293,28 @@ static void keep(tw_watchdog *w, followed *f, const tw_host_track *t, tw_host_sp
     f->open = tw_span_add(&w->host->by_watchdog, seen) + 1;
 }
 
-/* Whether the thread is in the wait that its latest sample shows, as far as its system call tells. */
+/* Whether a thread is in the wait that its latest sample shows, in the same system call with the same first argument. */
 static bool waits_still(const tw_watchdog *w, const followed *f) {
-    const tw_span_kind kind = tw_span_kind_of(&f->span);
     tw_thread_state s;
-    if (f->open == 0 || !tw_span_is_wait(kind)) return false;
     tw_thread_state_read(f->syscall, &s);
     if (!s.known || s.runs || s.number < 0) return false;
-    return tw_gil_has(&w->interpreter, s.argument) ? kind == TW_SPAN_GIL : (uint64_t)s.number == f->span.detail;
+    if (tw_span_kind_of(&f->span) == TW_SPAN_GIL) return tw_gil_has(&w->interpreter, s.argument);
+    return (uint64_t)s.number == f->span.detail && s.argument == f->argument;
 }
 
-/* Whether no sample is due. A wait grows at each turn: one system call shows that it goes on. */
-static bool needs_none(tw_watchdog *w, followed *f, uint64_t now) {
-    if (now >= f->next_ns || f->span.to_ns < w->stopped_until_ns) return false; /* one is due after a stop */
-    if (waits_still(w, f)) grow(w, f, now);
-    return true;
+/* A wait is looked at each turn, with one system call, and grows until it is seen to have ended. */
+static void look_again(tw_watchdog *w, followed *f, const tw_host_track *t, uint64_t now) {
+    const bool has_ended = f->left_ns != 0, is_cut = f->span.to_ns < w->stopped_until_ns;
+    if (f->open == 0 || has_ended || is_cut || !tw_span_is_wait(tw_span_kind_of(&f->span))) return;
+    if (tw_load(&t->handle_since_ns) <= f->span.to_ns && waits_still(w, f)) grow(w, f, now);
+    else f->left_ns = now;
 }
 
 static void sample(tw_watchdog *w, followed *f, uint32_t track, uint64_t now) {
     tw_host_span seen = {0};
     look(w, f, track, &seen);
     keep(w, f, &w->host->track[track], &seen);
+    f->left_ns = 0;
     f->next_ns = now + most(TW_WATCH_SAMPLE_NS, (now - f->stall_since_ns) / 8);
     tw_add(&w->host->samples, 1);
 }
@@ -350,8 +355,9 @@ static bool look_at(tw_watchdog *w, uint32_t track, uint64_t now, uint64_t *next
     followed *f = &w->of[track];
     const uint64_t since_ns = stalls_since(f, &w->host->track[track], now);
     if (since_ns == 0) return false;
-    if (f->stall_since_ns != since_ns) f->open = 0, f->next_ns = now, f->stall_since_ns = since_ns;
-    if (needs_none(w, f, now)) {
+    if (f->stall_since_ns != since_ns) f->open = 0, f->left_ns = 0, f->next_ns = now, f->stall_since_ns = since_ns;
+    look_again(w, f, &w->host->track[track], now);
+    if (now < f->next_ns && f->span.to_ns >= w->stopped_until_ns) { /* one is due after a stop */
         *next = least(*next, f->next_ns);
         return true;
     }

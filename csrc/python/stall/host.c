@@ -182,8 +182,7 @@ void loop_clock_waits(const loop_clock *clock, uint64_t now_ns) {
     tw_host_track_waits(t, now_ns);
 }
 
-/* The whole process stood still while the loop waited: what it waited for may have been there since the watchdog's
- * turn. */
+/* The whole process stood still while the loop waited: what it waited for may have been there since the stop began. */
 static void note_stop(const loop_clock *clock, uint64_t began_ns, uint64_t now_ns) {
     const uint64_t from = tw_stop_note_waiting(host_of(clock->core), clock->number, began_ns, now_ns);
     if (from == 0) return;

@@ -190,6 +190,9 @@ TW_TEST(samples_that_go_on_while_the_watchdog_has_no_cpu_take_nothing_of_a_wait_
 }
 
 TW_TEST(nor_of_one_for_the_quota) {
+    const tw_host_span starved = {0, 50 * MS, 100 * MS, tw_span_what(TW_SPAN_SILENCE, TW_ALL_TRACKS, TW_MEASURED), 0,
+                                  TW_SILENCE_STARVED, {0, 0}}; /* by the same quota */
+    tw_span_add(&host->by_watchdog, &starved);
     const tw_host_span throttled = {0, 50 * MS, 200 * MS, tw_span_what(TW_SPAN_THROTTLED, TW_ALL_TRACKS, TW_MEASURED), 0,
                                     150 * MS, {0, 0}};
     tw_span_add(&host->by_watchdog, &throttled);
