@@ -26,13 +26,14 @@ static void find_step(tw_findings *f, uint64_t at_ns) {
     }
 }
 
-/* What a sample shows goes on until some moment before the next look, half of that on average, and no longer than the
- * step, or the time before it. Waits are looked at each turn of the watchdog. */
+/* How long after a sample the thread is looked at next: a wait is at each turn of the watchdog. */
 static uint64_t next_look_ns(const tw_host_span *s) {
     const uint64_t sample = most(TW_WATCH_SAMPLE_NS, (s->to_ns - s->from_ns) / 8);
     return tw_span_is_wait(tw_span_kind_of(s)) ? least(sample, TW_WATCH_PERIOD_NS) : sample;
 }
 
+/* What a sample shows goes on until some moment before the next look, half of that on average, and no longer than the
+ * step, or the time before it. */
 static uint64_t end_of(const tw_host_span *s, tw_findings *f) {
     if (f->steps == NULL || tw_span_certainty(s) != TW_SAMPLED) return s->to_ns;
     const uint64_t half = next_look_ns(s) / 2;
@@ -96,8 +97,8 @@ static uint64_t slept_in(const tw_host_point *p, const tw_host_point *q) {
     return since(q->at_ns - most(q->wake_ns, p->at_ns), busy_between(p, q));
 }
 
-/* What steps of the kind that ended with point n sleep, and compute, on average, that one apart. There is no other: all that
- * it computes may be usual. */
+/* What steps of the kind that ended with point n sleep, and compute, on average, that one apart. Where there is no other,
+ * all that it computes may be usual: UINT64_MAX. */
 static step_time usual_time(const tw_host_track *t, uint64_t number) {
     tw_host_point q, p;
     const step_time unknown = {0, UINT64_MAX};

@@ -103,16 +103,12 @@ def test_a_wait_does_not_go_on_through_a_stop(waiting: Process, samples: int) ->
 def test_a_wait_is_seen_to_go_on_between_two_samples(waiting: Process) -> None:
     """Each turn of the watchdog has it, which is many turns where samples are far apart."""
     sampled(waiting, 20)
-    count, since = waiting.ask("look")
-    grown = {since}
+    ends: dict[int, set[int]] = defaultdict(set)  # of the wait, by how many samples there were
 
     def looked() -> bool:
-        nonlocal count
-        samples, until_ns = waiting.ask("look")
-        if samples != count:
-            count, _ = samples, grown.clear()
-        grown.add(until_ns)
-        return len(grown) > 3
+        samples, end_ns = waiting.ask("look")
+        ends[samples].add(end_ns)
+        return len(ends[samples]) > 3
 
     until(looked, "the wait to go on without a sample")
     assert waiting.ask("go on")

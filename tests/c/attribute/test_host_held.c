@@ -1,25 +1,9 @@
 /* What held a process that tokens wait for, by hand-made tracks. */
 #include "tailwatch/attribute/host_held.h"
 
-#include "tw_test.h"
+#include "host_tools.h"
 
 #define MS UINT64_C(1000000)
-
-static tw_host *host;
-static tw_pause_clock *pauses;
-
-static void begin(void) {
-    host = calloc(1, sizeof *host);
-    pauses = calloc(1, sizeof *pauses);
-    TW_REQUIRE(host != NULL && pauses != NULL);
-}
-
-static void end(void) {
-    free(host);
-    free(pauses);
-}
-
-TW_AROUND(begin, end)
 
 static void point(uint64_t at, uint64_t run_delay) {
     const tw_host_point p = {.at_ns = at, .run_delay_ns = run_delay};

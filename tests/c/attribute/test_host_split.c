@@ -1,26 +1,9 @@
 /* A thread's time split by hand-made tracks: which cause gets what, and that the parts sum to the interval. */
 #include "tailwatch/attribute/host_split.h"
 
-#include "tw_test.h"
+#include "host_tools.h"
 
 #define MS UINT64_C(1000000)
-
-static tw_host *host;
-static tw_pause_clock *pauses;
-
-static void begin(void) {
-    host = calloc(1, sizeof *host);
-    pauses = calloc(1, sizeof *pauses);
-    TW_REQUIRE(host != NULL && pauses != NULL);
-    host->facts.fault_ns = 4000;
-}
-
-static void end(void) {
-    free(host);
-    free(pauses);
-}
-
-TW_AROUND(begin, end)
 
 static void point(uint64_t at, uint64_t cpu, uint64_t run_delay, uint64_t idle, uint64_t faults) {
     const tw_host_point p = {.at_ns = at, .cpu_ns = cpu, .run_delay_ns = run_delay, .idle_ns = idle, .minor_faults = faults};

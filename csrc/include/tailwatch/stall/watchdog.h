@@ -46,11 +46,11 @@ uint64_t tw_stop_note(tw_host *host, uint64_t now_ns);
 /* The same, unless the thread of a track was runnable for much of the time between its two newest points. */
 void tw_stop_note_of(tw_host *host, uint32_t track, uint64_t now_ns);
 
-/* tw_stop_note() for a loop that waited for events; that its wait was a part of the stop, too, is recorded for its track,
- * estimated, as far back as nothing of the process ran: from waits_since_ns or that turn on, and by the CPU time that the
- * process has used since later. With little of its budget left the watchdog sleeps for longer than tw_stop_note() counts,
- * and what the loop is waited for by tokens from then on was there, or it would have gone on. Returns when the stop began,
- * as far as it is measured, or the wait, if that is later; 0: there was no stop. */
+/* tw_stop_note() for a loop that waited for events. With little of its budget left the watchdog sleeps for longer than
+ * tw_stop_note() counts. Of a token that was ready meanwhile it is then known that the loop stood still, or it would have
+ * woken up: for the loop's track a second span, estimated, begins with its wait, or with that turn, if that was later, and
+ * after the CPU time that the process has used since, and ends where the first one begins. Returns when the stop began, as
+ * far as it is measured, or the wait, if that was later; 0: there was no stop. */
 uint64_t tw_stop_note_waiting(tw_host *host, uint32_t track, uint64_t waits_since_ns, uint64_t now_ns);
 
 #define TW_WATCH_LATE 4
